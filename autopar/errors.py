@@ -13,7 +13,7 @@
     ├── RuleError             an operator's rule is malformed or missing
     ├── InfeasibleError       no plan meets the constraints
     │   └── OverLimitError    no plan fits into the memory limit
-    ├── PlanError             a plan file is corrupt, of another schema, or of another model
+    ├── PlanError             a plan is corrupt, has another schema version, or is for another model
     ├── SourceError           an emitted (perhaps edited) file does not fit its plan
     ├── RankMismatchError     ranks disagree about model, plan or batch
     ├── RankFailedError       another rank failed; carries that rank's message
@@ -84,7 +84,7 @@ class OverLimitError(InfeasibleError):
 
 
 class PlanError(AutoparError):
-    """A plan is corrupt, written by another schema, or belongs to another model."""
+    """A plan is corrupt, has another schema version, or belongs to another model."""
 
 
 class SourceError(AutoparError):

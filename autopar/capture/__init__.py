@@ -1,4 +1,4 @@
-"""Capture: a model and example inputs -> Graph.  The first stage of the flow."""
+"""Captures a model and example inputs as a `Graph`. This is the first stage of the flow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from autopar.ir.graph import Graph
 
 @dataclass(frozen=True)
 class Traced:
-    """A graph on its way: what changes nothing is still there, so every size of a batch has the same."""
+    """A graph after the first clean-up passes.
+
+    No-ops that may depend on the batch size are still in it, so batches of different sizes have the
+    same nodes.
+    """
 
     graph: Graph
     aliases: tuple[tuple[str, str], ...]
@@ -38,13 +42,13 @@ def capture(
     keeps_modes: bool = False,
     needs_loss: bool | None = None,
 ) -> Graph:
-    """The model's forward pass with its loss as a `Graph`; no weights are allocated or changed.
+    """Return the model's forward pass with its loss as a `Graph`; weights are not allocated or changed.
 
-    With `train` the modules run in the mode they are in, and the loss is the model's own or
-    ``loss(output, **targets)``.  Without, they run in evaluation mode, no tensor carries a
-    gradient, and a loss is optional; unless it `keeps_modes`, or `needs_loss` says otherwise.
-    `autocast` runs model and loss under ``torch.autocast`` of
-    that dtype; the casts stand in the graph.
+    With `train`, the modules run in their present modes, and the loss is the model's own or
+    ``loss(output, **targets)``. Without it, they run in evaluation mode, no tensor carries a
+    gradient, and a loss is optional. `keeps_modes` keeps the present modes without `train`, and
+    `needs_loss` overrides whether a loss is required. `autocast` runs model and loss under
+    ``torch.autocast`` of that dtype; the graph contains the casts.
     """
     return finished(
         traced(
@@ -64,7 +68,7 @@ def traced(
     keeps_modes: bool = False,
     needs_loss: bool | None = None,
 ) -> Traced:
-    """The first half of `capture`."""
+    """Run the first half of `capture`: trace, lower, and apply the `FIRST` passes."""
     call = bind(model, example_inputs, loss)
     demands = Demands(train, train or keeps_modes, train if needs_loss is None else needs_loss)
     graph, returns = lowered(model, loss, lambda: trace(model, call, loss, demands, autocast))
@@ -74,7 +78,10 @@ def traced(
 
 
 def finished(traced: Traced, whole: Traced | None = None) -> Graph:
-    """The second half, perhaps of a part of a `whole` batch."""
+    """Run the second half of `capture`: apply the `LAST` passes and name the tensors.
+
+    If `traced` is a part of the batch, it takes the numbers of the `whole` batch's graph.
+    """
     graph = traced.graph if whole is None else with_numbers_of(whole.graph, traced.graph)
     for clean in LAST:
         graph = clean(graph)

@@ -1,4 +1,4 @@
-"""Every private torch name that capture needs; the rest of capture is public torch."""
+"""Every private torch name that capture needs. The rest of capture uses public torch only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_map as tree_map
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """What torch logs of a fake operator that fails, a traceback, is in the error that is raised."""
+    """Silence torch's log of a failing fake operator; the raised error has the same traceback."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -44,7 +44,7 @@ def unlogged() -> Iterator[None]:
 
 
 TORCH_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-"""Code that is not the user's: torch's own, and ours that calls the model."""
+"""Folders whose code is not the user's: torch, and this package, which calls the model."""
 DATA_DEPENDENT = (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -52,9 +52,9 @@ DATA_DEPENDENT = (
 )
 UNSUPPORTED = UnsupportedOperatorException
 REGISTERED = "torch._library.autograd"
-"""The module of the functions behind `register_autograd`."""
+"""The module of the `Function` classes that `register_autograd` creates."""
 COMMUNICATES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
-"""Namespaces of the operators that ranks talk by."""
+"""Namespaces of the operators by which ranks communicate."""
 READ_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__get__
 WRITE_DATA: Callable[..., Any] = vars(torch._C.TensorBase)["data"].__set__
 HISTORY: tuple[Callable[..., Any], ...] = (
@@ -64,7 +64,7 @@ HISTORY: tuple[Callable[..., Any], ...] = (
     ),
     torch.Tensor._is_view,
 )
-"""What tells how autograd came to a tensor."""
+"""Accessors that show a tensor's autograd history."""
 TRUTH: Callable[..., Any] = torch.Tensor.__bool__
 SET_GRAD_ENABLED: Callable[..., Any] = torch._C._set_grad_enabled
 ENTER_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._enter_autocast
@@ -72,13 +72,13 @@ EXIT_AUTOCAST: Callable[..., Any] = torch.amp.autocast_mode._exit_autocast
 
 
 def fake_mode() -> FakeTensorMode:
-    """Tensors made under it have shapes and dtypes but no storage: weights are never allocated."""
+    """Return a mode whose tensors have shapes and dtypes but no memory: weights are never allocated."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @contextlib.contextmanager
 def fake_mode_of(*values: Any) -> Iterator[None]:
-    """The fake mode that recorded tensors belong to."""
+    """Enter the fake mode of the recorded tensors among `values`, if there are any."""
     leaves = tree_flatten(values)[0]
     mode = next((leaf.fake_mode for leaf in leaves if isinstance(leaf, FakeTensor)), None)
     with mode or contextlib.nullcontext():
@@ -86,7 +86,7 @@ def fake_mode_of(*values: Any) -> Iterator[None]:
 
 
 def trace(function: Callable[..., Any], *args: Any) -> fx.GraphModule:
-    """Pre-dispatch ATen graph of a function of fake tensors, composite operators kept whole."""
+    """Return the pre-dispatch ATen graph of a function of fake tensors; composite operators are kept."""
     make = make_fx(function, tracing_mode="real", pre_dispatch=True, _allow_non_fake_inputs=True)
     return make(*args)
 
@@ -100,11 +100,11 @@ class Run:
     arguments: tuple[Any, ...]
 
     def __call__(self) -> Any:
-        """Record and run it."""
+        """Record the operator and run it."""
         return self.original(self.mode, *self.arguments)
 
     def in_parts(self) -> Any:
-        """Record and run the operators that autograd knows it by; NotImplemented if it is one itself."""
+        """Record and run the decomposition; NotImplemented if the operator itself has a formula."""
         func, _, args, kwargs = self.arguments
         module: Any = proxy_tensor
         if not module.autograd_would_have_decomposed(func, tree_leaves((args, kwargs))):
@@ -118,7 +118,7 @@ Answer = Callable[["Tracer", Any, tuple[Any, ...], dict[str, Any], Run], Any]
 
 @contextlib.contextmanager
 def operators_answered(answer: Answer) -> Iterator[None]:
-    """Within, a trace asks `answer` for each operator's result; it may `run`, which records and runs."""
+    """Within the context, let `answer` give each traced operator's result; it may call `run`."""
     module: Any = proxy_tensor
     original = module.proxy_call
 
@@ -134,17 +134,17 @@ def operators_answered(answer: Answer) -> Iterator[None]:
 
 
 class Tracer(Protocol):
-    """What a trace knows of its tensors."""
+    """The state of a trace: its graph and the nodes of its tensors."""
 
     graph: fx.Graph
     tensor_tracker: MutableMapping[torch.Tensor, Any]
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """What stands for the node's result."""
+        """Return the proxy of a node's result."""
 
 
 def node_of(tracer: Tracer, tensor: torch.Tensor) -> fx.Node | None:
-    """The node that made a tensor; None where its values are known or it is of no node."""
+    """Return the node that made a tensor; None if the tensor's values are known or it has no node."""
     tracked = tracer.tensor_tracker.get(tensor)
     if tracked is None or tracked.constant is not None:
         return None
@@ -159,9 +159,9 @@ def record(
     values: Any,
     name: str | None = None,
 ) -> None:
-    """A node whose result is a tensor, or a list of them, that were made beside the trace."""
+    """Add a node whose result, a tensor or a list of tensors, was made outside the trace."""
     node = tracer.graph.create_node("call_function", target, *arguments, name=name)
-    # Snapshots: while somebody holds a factory's result, torch gives out another tensor for it.
+    # Snapshots: torch returns another tensor while something references a factory's result.
     node.meta["val"] = tree_map(_snapshot, values)
     if isinstance(values, torch.Tensor):
         tracer.tensor_tracker[values] = proxy_tensor._ProxyTensor(tracer.proxy(node), None)
@@ -180,7 +180,7 @@ def fake_of(
     like: FakeTensor, shape: Any, stride: Any, offset: int, dtype: torch.dtype, device: torch.device,
     *, shares: bool, gradient: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """A tensor of the same trace that no operator made; it may share the storage of `like`."""
+    """Return a new tensor of the same trace; with `shares`, it uses the storage of `like`."""
     with _beside_the_trace():
         if shares:
             made = torch.empty(0, dtype=dtype, device="meta")
@@ -192,7 +192,7 @@ def fake_of(
 
 
 def _snapshot(value: Any) -> Any:
-    """Another tensor of the same looks and memory."""
+    """Return another tensor of the same shape, strides, dtype and storage."""
     if not isinstance(value, FakeTensor):
         return value
     return fake_of(
@@ -202,30 +202,30 @@ def _snapshot(value: Any) -> Any:
 
 
 def graph_in_progress() -> fx.Graph | None:
-    """The fx graph that is being traced right now."""
+    """Return the fx graph that is being traced."""
     mode = get_proxy_mode()
     return None if mode is None else mode.tracer.graph
 
 
 def newest_node(graph: fx.Graph) -> fx.Node:
-    """The last node of a graph, in constant time (the root of an empty graph)."""
+    """Return the last node of a graph in constant time; the root if the graph is empty."""
     return graph._root._prev
 
 
 def previous_node(node: fx.Node) -> fx.Node:
-    """The node before this one; before the first stands the root."""
+    """Return the node before this one; the root comes before the first node."""
     return node._prev
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """Equal for tensors that share memory."""
+    """Return an id that is equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def sums_in_place(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Whether autograd would add two gradients up in the first one's memory, were Python not looking.
+    """Return whether autograd, without a dispatch mode, would add two gradients in place.
 
-    It does where nobody else has that storage; here its tensor and our look at it are two.
+    It does so if nothing else references the first storage; here `storage` is a second reference.
     """
     if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled():
         return False
@@ -235,32 +235,32 @@ def sums_in_place(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 
 
 def is_operator(target: object) -> bool:
-    """Whether an fx target is one overload of a dispatcher operator."""
+    """Return whether an fx target is one overload of a dispatcher operator."""
     return isinstance(target, torch._ops.OpOverload)
 
 
 def communicates(target: object) -> bool:
-    """Whether an fx target is an operator that ranks talk by."""
+    """Return whether an fx target is an operator by which ranks communicate."""
     return isinstance(target, torch._ops.OpOverload) and target.namespace in COMMUNICATES
 
 
 def operator_name(overload: Any) -> str:
-    """``batch_norm`` for any overload of ``aten::batch_norm``."""
+    """Return ``batch_norm`` for any overload of ``aten::batch_norm``."""
     return str(overload._opname)
 
 
 def plain_name(overload: Any) -> str:
-    """What torch calls the nodes of an operator."""
+    """Return the name that torch gives to nodes of an operator."""
     return str(overload.overloadpacket.__name__)
 
 
 def is_mutable(overload: Any) -> bool:
-    """Whether an operator writes to any argument."""
+    """Return whether an operator writes to any argument."""
     return bool(overload._schema.is_mutable)
 
 
 def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:
-    """(position, name) of the arguments that an operator writes to."""
+    """Return (position, name) of the arguments that an operator writes to."""
     return tuple(
         (position, argument.name)
         for position, argument in enumerate(overload._schema.arguments)
@@ -269,14 +269,14 @@ def writes_to(overload: Any) -> tuple[tuple[int, str], ...]:
 
 
 def is_view(overload: Any) -> bool:
-    """Whether the results share memory with an operand that is not written to."""
+    """Return whether the results share memory with an operand and no operand is written to."""
     return any(r.alias_info is not None for r in overload._schema.returns) and not is_mutable(
         overload
     )
 
 
 def without_out(overload: Any) -> str | None:
-    """The overload that makes what this one writes into ``out=``; None if there is none."""
+    """Return the overload that computes the same without ``out=``; None if there is none."""
     taken = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
     for name in overload.overloadpacket.overloads():
         other = getattr(overload.overloadpacket, name)
@@ -286,27 +286,27 @@ def without_out(overload: Any) -> str | None:
 
 
 def is_out(overload: Any) -> bool:
-    """Whether an operator writes its result into an argument ``out=``."""
+    """Return whether an operator writes its result into an argument ``out=``."""
     return any(argument.is_out for argument in overload._schema.arguments)
 
 
 def has_storage(value: object) -> bool:
-    """Whether a traced value is a tensor with memory of its own."""
+    """Return whether a traced value is a tensor with a storage."""
     return isinstance(value, torch.Tensor) and torch._C._has_storage(value)
 
 
 def is_fake(value: object) -> bool:
-    """Whether a value is a tensor of a trace."""
+    """Return whether a value is a tensor of a trace."""
     return isinstance(value, FakeTensor)
 
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lives inside torch.vmap or another torch.func transform."""
+    """Return whether a tensor belongs to torch.vmap or another torch.func transform."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def known_value(tensor: object) -> torch.Tensor | None:
-    """The values of a constant, or None where only its shape is known."""
+    """Return the values of a constant, or None if only its shape is known."""
     if not isinstance(tensor, torch.Tensor):
         return None
     if isinstance(tensor, FakeTensor):
@@ -317,7 +317,7 @@ def known_value(tensor: object) -> torch.Tensor | None:
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Within, what `torch.compile` made runs as it was written; a trace looks through it."""
+    """Within the context, functions made by `torch.compile` run uncompiled and can be traced."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     with contextlib.ExitStack() as stack:
         if dynamo is not None:
@@ -327,29 +327,30 @@ def uncompiled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unfaked() -> Iterator[None]:
-    """Real tensors in here, whatever mode is on outside."""
+    """Within the context, tensors are real even if a fake mode is active."""
     with torch._C._DisableTorchDispatch():
         yield
 
 
 Applied = Callable[[Any, tuple[Any, ...]], Any]
-"""Answers `cls.apply(*args)`."""
+"""Returns the result of `cls.apply(*args)`, given `cls` and `args`."""
 
 
 class _Answered:
     @classmethod
     def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]
-        """Runs in the place of `Function.apply`, with its globals; needs the cell that it has."""
+        """Replaces the code of `Function.apply`, with its globals; needs the same closure cell."""
         __class__  # type: ignore[name-defined]  # noqa: B018
         return _autopar_apply(cls, args, kwargs)  # type: ignore[name-defined]  # noqa: F821
 
 
 @contextlib.contextmanager
 def functions_answered(answer: Applied) -> Iterator[None]:
-    """Ask `answer` for the result of every `autograd.Function.apply` of a trace.
+    """Call `answer` for the result of every `autograd.Function.apply` of a trace.
 
-    Another function in the place of `apply` would miss ``reverse = GradientReversal.apply``, bound
-    before capture: the function stays, and its code is another one.
+    Replacing the attribute `apply` would miss aliases that were bound before capture, such as
+    ``reverse = GradientReversal.apply``. Therefore the function object stays, and its code object
+    is replaced.
     """
     module: Any = torch.autograd.function
     function: Any = module.Function.apply.__func__
@@ -378,7 +379,7 @@ def functions_answered(answer: Applied) -> Iterator[None]:
 
 @contextlib.contextmanager
 def functions_as_they_are() -> Iterator[None]:
-    """Within, `Function.apply` does what it always does."""
+    """Within the context, `Function.apply` has its original behaviour."""
     module: Any = torch.autograd.function
     answering = module._autopar_apply
     module._autopar_apply = lambda cls, args, kwargs: answering(cls, args, kwargs)
@@ -389,4 +390,4 @@ def functions_as_they_are() -> Iterator[None]:
 
 
 untraced = proxy_tensor.disable_proxy_modes_tracing
-"""Within, operators run and no graph records them."""
+"""Context in which operators run without being recorded."""

@@ -1,8 +1,8 @@
-"""Autocast made explicit: which operands an operator casts inside a region, asked of torch itself.
+"""Makes autocast explicit: finds which operands an operator casts inside an autocast region.
 
 Tracing runs under real autocast, so the recorded dtypes are right; only the casts are hidden inside
-the operators.  Each distinct (operator, operand dtypes) is run once on fake tensors under
-autocast, up to its first real operation: what it casts before that is its policy.
+the operators. Each distinct (operator, operand dtypes) is run once on fake tensors under autocast,
+up to its first real operation. What it casts before that operation is its policy.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Region:
 
 
 class _Stop(Exception):
-    """The operator's casts are done."""
+    """Raised at the first operation after the operator's casts."""
 
 
 class _Casts(TorchDispatchMode):
-    """Notes the dtype that each tensor is cast to, and stops at the first other operation."""
+    """Records the dtype that each tensor is cast to, and stops at the first other operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Casts(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
             self.to[id(args[0])] = result.dtype
             return result
-        if func is torch.ops.prim.device.default:  # autocast asks where a tensor lives
+        if func is torch.ops.prim.device.default:  # autocast reads a tensor's device
             return func(*args, **(kwargs or {}))
         raise _Stop
 
@@ -58,9 +58,9 @@ class Policies:
     def casts(
         self, operator: Callable[..., Any], args: Any, kwargs: Any, wanted: Any, region: Region
     ) -> tuple[torch.dtype | None, ...] | None:
-        """The dtype each tensor operand is cast to (None: as it is), in argument order.
+        """Return the dtype that each tensor operand is cast to (None: not cast), in argument order.
 
-        `wanted` is the recorded output.  None where no cast of the operands explains its dtypes.
+        `wanted` is the recorded output. Return None if no cast of the operands explains its dtypes.
         """
         flat, _ = tree_flatten((args, kwargs))
         key = (
@@ -99,7 +99,7 @@ def _explained(
             try:
                 result = operator(*_replaced(args, new), **_replaced(kwargs, new))
             except RuntimeError:
-                continue  # these dtypes do not go together: not the explanation
+                continue  # the operator rejects these dtypes, so they are not the explanation
             if _dtypes(result) == _dtypes(wanted):
                 return casts
     return None
@@ -122,7 +122,7 @@ def _observed(
 
 
 def _eligible(tensor: torch.Tensor) -> bool:
-    """Autocast leaves float64 and integers alone."""
+    """Return whether autocast may cast a tensor; it does not cast float64 and integers."""
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 

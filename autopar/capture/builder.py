@@ -1,4 +1,4 @@
-"""A graph under construction: appends nodes and knows which tensors carry a gradient."""
+"""Builds a graph: appends nodes and tracks which tensors carry a gradient."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from autopar.ir.graph import Arg, DType, Node, Origin, Ref, Tensor, short
 
 WITHOUT_GRADIENT = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "detach")
-"""Operators that read a tensor's shape only, or cut the gradient."""
+"""Endings of operators that read only a tensor's shape, or that cut the gradient."""
 OVERWRITES = {"copy", "fill", "zero"}
 """Operators whose result does not depend on the values of their first operand."""
 LIKE_ANOTHER = {"type_as", "to", "view_as", "reshape_as", "expand_as"}
-"""Operators that read of a second operand its shape or dtype only."""
+"""Operators that read only the shape or dtype of a second operand."""
 EACH_FOR_ITSELF = {"broadcast_tensors", "meshgrid"}
 """Operators whose outputs depend on one operand each, in order."""
 Kwargs = tuple[tuple[str, Arg], ...]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
+    """Return ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 class Builder:
-    """Nodes in order.  Regions without gradient become explicit `detach` nodes at their border."""
+    """Collects nodes in order and puts `detach` nodes at the borders of regions without gradient."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -51,7 +51,7 @@ class Builder:
         gradient: bool,
         cut: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
-        """Append an operator whose outputs look like `values`; those in `cut` have no gradient."""
+        """Append an operator with outputs like `values`; outputs in `cut` carry no gradient."""
         if not gradient:
             args = cast("tuple[Arg, ...]", self.without_gradient(args, origin))
             kwargs = tuple((key, self.without_gradient(arg, origin)) for key, arg in kwargs)
@@ -65,7 +65,7 @@ class Builder:
         return tuple(values)
 
     def _flows(self, op: str, operands: tuple[str, ...], outputs: int) -> tuple[bool, ...]:
-        """Which outputs a gradient reaches, for all that the operator's name tells."""
+        """Return for each output whether a gradient reaches it, as far as the operator's name tells."""
         carries = [self.tensors[operand].differentiable for operand in operands]
         if op in EACH_FOR_ITSELF and len(operands) == outputs:
             return tuple(carries)
@@ -76,7 +76,7 @@ class Builder:
         return (any(carries[1:] if op in OVERWRITES else carries),) * outputs
 
     def without_gradient(self, arg: Arg, origin: Origin) -> Arg:
-        """The argument with every differentiable tensor detached, each of them once."""
+        """Return the argument with differentiable tensors detached; each tensor is detached once."""
         if isinstance(arg, tuple):
             return tuple(self.without_gradient(item, origin) for item in arg)
         if not isinstance(arg, Ref) or not self.tensors[arg.name].differentiable:
@@ -90,10 +90,10 @@ class Builder:
         return Ref(self._detached[arg.name])
 
     def cast(self, arg: Ref, dtype: torch.dtype | None, origin: Origin, *, gradient: bool) -> Ref:
-        """The tensor in another dtype.
+        """Return the tensor in another dtype.
 
-        As autocast does it: once per parameter, but again for each use of any other tensor, so that
-        their gradients add up in the wide dtype.
+        As under autocast, a parameter is cast once, but any other tensor is cast again for each
+        use. The gradients of those casts are then accumulated in the wide dtype.
         """
         if dtype is None or dtype_name(dtype) == self.tensors[arg.name].dtype:
             return arg
@@ -115,9 +115,10 @@ class Builder:
 
 
 def looks_like(name: str, value: Any, differentiable: bool) -> Tensor:
-    """A named tensor of a recorded value's shape and dtype.
+    """Return a named tensor with a recorded value's shape and dtype.
 
-    Formulas of a backward give None for what nobody asks for: nothing reads it, and it is empty here.
+    Backward formulas return None for a gradient that is not requested. Nothing reads it, so it is
+    an empty tensor here.
     """
     if value is None:
         return Tensor(name, (0,), dtype_name(torch.get_default_dtype()), False)

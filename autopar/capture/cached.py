@@ -1,4 +1,4 @@
-"""Results that `functools.lru_cache` keeps from one call to the next must not be those of a capture."""
+"""Removes results of a capture from `functools.lru_cache` caches, which outlive it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CACHE = type(functools.lru_cache(lambda: None))
 
 @contextlib.contextmanager
 def forgotten(model: nn.Module) -> Iterator[None]:
-    """Empty the caches that were filled inside: the traced tensors in them are worth nothing later."""
+    """Clear the caches that were filled inside the context: traced tensors in them are useless later."""
     before = [(cache, cache.cache_info().misses) for cache in caches(model)]
     try:
         yield
@@ -27,7 +27,7 @@ def forgotten(model: nn.Module) -> Iterator[None]:
 
 
 def caches(model: nn.Module) -> list[Any]:
-    """The caches around methods of the model's classes, functions beside these, and attributes."""
+    """Return caches around methods of the model's classes, in their Python modules and in attributes."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__}
     places: list[Mapping[str, Any]] = [
         vars(kind) for kind in kinds if kind.__module__ != "torch.nn.modules.module"
@@ -42,12 +42,12 @@ def caches(model: nn.Module) -> list[Any]:
 
 
 def _in(value: object) -> Iterator[Any]:
-    """The value itself, or what a decorator has wrapped (as transformers' own does)."""
-    value = getattr(value, "__func__", value)  # a static or class method's
+    """Yield the cache that a value is, or that it wraps, as with the decorator of transformers."""
+    value = getattr(value, "__func__", value)  # of a static or class method
     if isinstance(value, CACHE):
         yield value
     elif isinstance(value, FunctionType):
         for cell in value.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not filled yet
+            with contextlib.suppress(ValueError):  # cell not filled yet
                 if isinstance(cell.cell_contents, CACHE):
                     yield cell.cell_contents

@@ -1,6 +1,7 @@
-"""Checks of values that only raise: assertions, a library's ``if ...: raise``, distributions' own.
+"""Skips checks that only raise: assertions, ``if ...: raise`` in libraries, those of distributions.
 
-A graph has no place for them, and what they guard does not depend on them.  They are taken as passed.
+A graph cannot contain them, and the values that they guard do not depend on them. Capture assumes
+that they pass.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from torch.distributions import Distribution
 from autopar.capture import _torch
 
 INSTALLED = {"site-packages", "dist-packages"}
-"""Folders of libraries, where nobody can write an assertion for ``if ...: raise``."""
+"""Folders of libraries, where users cannot turn an ``if ...: raise`` into an assertion."""
 ASKED = frozenset(
     [
         _torch.TRUTH, torch.Tensor.item, torch.is_nonzero, torch.Tensor.is_nonzero,
         torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose,
     ]
 )  # fmt: skip
-"""Functions that give Python the truth of a tensor."""
+"""Functions that convert a tensor's value to a Python truth value."""
 
 
 def passed(func: Any, args: tuple[Any, ...], frame: FrameType | None) -> bool | None:
-    """The truth with which an assertion passes, if that is all that the caller asks it for."""
+    """Return the truth value with which a check passes.
+
+    Return None if the values are known or the caller does more than check.
+    """
     if func not in ASKED or frame is None:
         return None
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
@@ -41,7 +45,7 @@ def passed(func: Any, args: tuple[Any, ...], frame: FrameType | None) -> bool | 
 
 @lru_cache(maxsize=1024)
 def _wanted(code: CodeType) -> dict[int, bool]:
-    """By place in the code, the truth that jumps past what does nothing but raise."""
+    """Map code offsets to the truth value that jumps over code that only raises."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     raises = {step.offset for step in steps if step.opname == "LOAD_ASSERTION_ERROR"}
     if INSTALLED & set(Path(code.co_filename).parts):
@@ -61,7 +65,7 @@ def _wanted(code: CodeType) -> dict[int, bool]:
 
 
 def _raising(code: CodeType, steps: list[dis.Instruction]) -> set[int]:
-    """Places from which the code runs straight into a ``raise`` that nothing in it catches."""
+    """Return the offsets from which the code runs straight into a ``raise`` that it does not catch."""
     bytecode: Any = dis.Bytecode(code)
     opens = {step.offset: step.opname for step in steps}
     after = dict(zip(opens, [*opens][1:], strict=False))
@@ -84,7 +88,7 @@ def _raising(code: CodeType, steps: list[dis.Instruction]) -> set[int]:
 
 @contextlib.contextmanager
 def distributions_unchecked() -> Iterator[None]:
-    """Within, `torch.distributions` does not look at the values of arguments and samples."""
+    """Within the context, `torch.distributions` does not validate arguments and samples."""
     kind: Any = Distribution
     made, sampled = kind.__init__, kind._validate_sample
 
@@ -100,7 +104,7 @@ def distributions_unchecked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tensor_checks_passed() -> Iterator[None]:
-    """Within, the checks of tensors' values that `torch` offers as functions pass."""
+    """Within the context, torch's functions that check values of tensors pass."""
     names = ("_check_tensor_all", "_check_tensor_all_with", "_assert")
     before = {name: getattr(torch, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""Clocks, the environment and files: what forward reads of them would be frozen in the graph."""
+"""Detects reads of clocks, and refuses reads of the environment and of files: a graph freezes them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CLOCKS = frozenset(
     [*FUNCTIONS, "now", "utcnow", "today", "uuid1", "uuid4", "urandom", "default_rng",
      "RandomState", "SystemRandom", "token_hex", "token_bytes", "randbits", "randbelow"]
 )  # fmt: skip
-"""Names of what gives something else at each call and keeps no state that could be compared."""
+"""Names of functions that return another value at each call and have no state to compare."""
 SECONDS = 400_003_987.654
-"""Between the two times: another year, month, weekday, hour and minute."""
+"""Difference between the two times: another year, month, weekday, hour and minute."""
 
 
 @contextlib.contextmanager
 def later(held: PythonState) -> Iterator[None]:
-    """Within, clocks that the user's functions name are far ahead."""
+    """Within the context, `time` and the clocks that the user's functions name are `SECONDS` ahead."""
     with contextlib.ExitStack() as undone:
         shifted: dict[int, Any] = {id(getattr(time, name)): _shifted(name) for name in FUNCTIONS}
         for name in FUNCTIONS:
@@ -92,7 +92,10 @@ class _Datetime(types.ModuleType):
 
 @contextlib.contextmanager
 def reads_refused() -> Iterator[None]:
-    """Within, the user's own code may not read the environment or a file."""
+    """Within the context, refuse reads of the environment and of files by the user's own code.
+
+    Seeding torch's random generators is refused as well. Each raises `CaptureError`.
+    """
     thread = threading.get_ident()
     environ: Any = type(os.environ)
     get, opened = environ.__getitem__, builtins.open
@@ -134,8 +137,11 @@ def _seeding(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse(frame: FrameType | None, what: str, thread: int) -> None:
-    """If the innermost code that is not the standard library's or NumPy's is the user's."""
-    if threading.get_ident() != thread:  # data that is loaded meanwhile
+    """Raise `CaptureError` if the innermost frame outside the standard library is the user's.
+
+    NumPy, torch.serialization, PIL and pandas count as the standard library.
+    """
+    if threading.get_ident() != thread:  # another thread, such as one that loads data
         return
     while frame is not None and _reads_for_others(frame):
         frame = frame.f_back

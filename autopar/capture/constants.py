@@ -1,4 +1,4 @@
-"""Values that are known without running the model, as nested tuples."""
+"""Constants of a graph: tensors whose values are known without running the model, as nested tuples."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from autopar.errors import CaptureError
 from autopar.ir.graph import Arg, Origin
 
 LARGEST = 1024
-"""Elements of a constant that the graph carries; larger ones belong in buffers."""
+"""Maximum number of elements of a constant in a graph. Larger ones should be buffers."""
 
 
 def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg:
-    """A tensor that is neither parameter, buffer nor input, by value; refused when it is large."""
+    """Return the values of a tensor that is neither parameter, buffer nor input.
+
+    Raise `CaptureError` if it is large, requires a gradient, or has no known values.
+    """
     if _torch.is_wrapped(tensor):
         raise CaptureError(
             f"torch.vmap or another torch.func transform is used at {spoken(origin)}\nwhich "
@@ -59,7 +62,7 @@ def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg
 
 
 def nested(tensor: torch.Tensor) -> Arg:
-    """Values of a real tensor as nested tuples."""
+    """Return the values of a real tensor as nested tuples."""
     with _torch.unfaked():
         return _tuples(tensor.detach().tolist())
 

@@ -1,9 +1,10 @@
-"""Models whose forward takes gradients: derivatives in a loss, penalties on gradients, forces.
+"""Captures models whose forward takes gradients: derivatives in a loss, gradient penalties, forces.
 
-``torch.autograd.grad`` in a trace runs the backward formulas, which are operators like others and can be
-differentiated again.  They read what autograd kept: operands, results, and what operators of several
-kernels made inside.  So such a model is traced anew in those operators that autograd has formulas for,
-and a tensor that autograd hands out again is known by its memory.
+In a trace, ``torch.autograd.grad`` runs the backward formulas. They consist of ordinary operators,
+which can be differentiated again. They read what autograd saved: operands, results, and
+intermediate results of composite operators. Such a model is therefore traced again in terms of the
+operators for which autograd has formulas. A tensor that autograd returns from its saved tensors is
+identified by its memory.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from autopar.capture.where import Watcher
 
 
 class Differentiates(BaseException):
-    """The model takes a gradient in forward; no `except Exception` of its own may stop this."""
+    """Raised when forward takes a gradient; an `except Exception` of the model must not catch it."""
 
 
 def refuse_gradients() -> Mapping[Any, Watcher]:
-    """Ends a trace that would not understand what a gradient reads."""
+    """Return a watcher that ends a trace which cannot follow what a gradient reads."""
 
     def taken(args: tuple[Any, ...], frame: FrameType | None) -> None:
         raise Differentiates
@@ -33,18 +34,18 @@ def refuse_gradients() -> Mapping[Any, Watcher]:
 
 
 class Differentiated:
-    """Answers for the operators of a trace in which gradients are taken."""
+    """Returns the results of operators in a trace in which gradients are taken."""
 
     def __init__(self) -> None:
-        # With the tensor: a freed storage's id would be the next one's, too.
+        # Keeps the tensor alive: the id of a freed storage could be reused.
         self._tracked: dict[Hashable, tuple[Any, torch.Tensor]] = {}
 
     def answering(self) -> AbstractContextManager[None]:
-        """Within, a trace has its answers from here."""
+        """Within the context, a trace gets the results of operators from this object."""
         return _torch.operators_answered(self._answer)
 
     def watchers(self) -> Mapping[Any, Watcher]:
-        """Gradients may be taken."""
+        """Return no watchers: gradients may be taken."""
         return {}
 
     def _answer(
@@ -55,7 +56,7 @@ class Differentiated:
         kwargs: dict[str, Any],
         run: _torch.Run,
     ) -> Any:
-        """The operator's result, recorded in the trace, by its parts where it has some."""
+        """Return the operator's result, recorded in the trace; a composite operator is decomposed."""
         operands = _fakes((args, kwargs))
         for operand in operands:
             self._find(tracer, operand)
@@ -69,12 +70,12 @@ class Differentiated:
         return result
 
     def _find(self, tracer: _torch.Tracer, tensor: torch.Tensor) -> None:
-        """Let a tensor that autograd kept stand for the one that was recorded."""
+        """Map a tensor that autograd saved to the recorded tensor in the same memory."""
         key = _place(tensor)
         if tensor in tracer.tensor_tracker:
             self._tracked.setdefault(key, (tracer.tensor_tracker[tensor], tensor))
             return
-        # What a factory is asked to make with a gradient gets it behind the trace's back.
+        # A factory gets its requires_grad argument applied after the trace recorded the result.
         keys = [key, _place(tensor, False)] if tensor.is_leaf else [key]
         for key in keys:
             if key in self._tracked:
@@ -87,7 +88,10 @@ def _fakes(values: Any) -> list[torch.Tensor]:
 
 
 def _place(tensor: torch.Tensor, gradient: bool | None = None) -> Hashable:
-    """Equal for two looks at the same entries; what has no gradient is not what has one."""
+    """Return a key that is equal for tensors over the same entries.
+
+    It differs between a tensor with a gradient and one without.
+    """
     geometry = tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
     flows = tensor.requires_grad if gradient is None else gradient
     return _torch.storage_id(tensor), geometry, flows

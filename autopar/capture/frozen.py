@@ -1,10 +1,10 @@
-"""What Python gives a trace besides tensors must be the same in every step, or it is refused.
+"""Refuses models whose trace depends on Python state that differs from step to step.
 
-A forward is a function of what Python holds (`held`): it gives a graph and leaves something behind.
-Where a second trace from there gives the same graph and leaves the same, so does every later step.
-Of random numbers the graph must be the same for the smallest and the largest draws, of clocks for
-two times.  A second trace is made only where the first one changed something, or where the user's
-code names a clock.
+A forward pass is a function of the Python state (`held_by`): it returns a graph and leaves a new
+state. If a second trace from that state returns the same graph and leaves the same state, so does
+every later step. For random numbers, the graph must be the same for the smallest and the largest
+draws; for clocks, at two times. A second trace is made only if the first one changed something or
+if the user's code names a clock.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from autopar.ir.graph import Graph, Origin
 
 Tracing = Callable[[], Trace]
 WORDS, EXTREME = 624, 312
-"""Of a Mersenne Twister, and how many of them are set: what rejects such numbers must end."""
+"""State words of a Mersenne Twister, and how many of them are set: rejection sampling must end."""
 LOWEST, HIGHEST = 0, 0x12DD9BB3
-"""Words that the generator gives out as 0 and as its largest number."""
+"""State words that the generator outputs as 0 and as its largest number."""
 
 
 def lowered(model: nn.Module, loss: Callable[..., Any] | None, trace: Tracing) -> tuple[Graph, str]:
-    """The graph of a trace, if it is that of every step, and what the model returned.
+    """Return the graph of a trace, if it is that of every step, and the type that the model returned.
 
-    What Python holds is as before then.
+    The Python state is restored. Raise `CaptureError` if a later step could have another graph.
     """
     name = type(model).__name__
     before = held_by(model, loss)
@@ -57,7 +57,7 @@ def lowered(model: nn.Module, loss: Callable[..., Any] | None, trace: Tracing) -
 
 
 class _Check:
-    """The second traces, and what is said of what they show."""
+    """Makes the second traces and raises errors for the differences that they show."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class _Check:
         self.draws = [path for path in self.changed if path in (PYTHON, NUMPY)]
 
     def run(self) -> Graph:
-        """The graph of every step, or an error if a later step could be another one."""
+        """Return the graph of every step; raise `CaptureError` if a later step could differ."""
         state = [path for path in self.changed if path not in self.draws]
         fixed = _Fixed(self.first)
         for held, key, value in self.after.traced:
             if fixed(value):
-                held.pop(key, None)  # made again, of the same values
+                held.pop(key, None)  # is made again with the same values
         poison = [left for left in self.first.left if not fixed(left[2])]
         if state or poison:
             self._state(state, poison)
@@ -91,7 +91,7 @@ class _Check:
         return self.graph
 
     def _state(self, changed: list[str], poison: list[tuple[nn.Module, str, Any]]) -> None:
-        """Trace what the next step would run."""
+        """Trace what the next step would run, and compare it with the first trace."""
         names = {
             f"{_path_of(self.model, module)}.{key}".lstrip("."): key for module, key, _ in poison
         }
@@ -118,7 +118,7 @@ class _Check:
         if _computed(again) != _computed(self.graph):
             what = next(iter([*changed, *names]))
             raise self._kept(what, "The second step would compute something else")
-        self.graph = again  # without what the first step alone made and dropped
+        self.graph = again  # lacks dead nodes that only the first step makes
 
     def _kept(self, path: str, why: str) -> CaptureError:
         old, new = self.before.values.get(path), self.after.values.get(path)
@@ -141,7 +141,7 @@ class _Check:
         )
 
     def _line_of(self, path: str) -> Origin:
-        """Where a path's value changes, by tracing once more from the beginning."""
+        """Return the line that changes a path's value, found by tracing again from the initial state."""
         self.before.put_back()
         held = held_by(self.model, self.loss)
         root = held.roots.get(path) or self.after.roots.get(path) or self._attribute(path)
@@ -156,7 +156,7 @@ class _Check:
         return lambda: vars(modules[owner]).get(key) if owner in modules else None
 
     def _random(self) -> None:
-        """The graph of the smallest and of the largest numbers must be the same."""
+        """Raise `CaptureError` unless the smallest and the largest numbers give the same graph."""
         for word in (LOWEST, HIGHEST):
             self.before.put_back()
             _set_random(word)
@@ -191,13 +191,13 @@ class _Check:
 
 
 def _computed(graph: Graph) -> Graph:
-    """What a graph computes, wherever its code stands."""
+    """Return the graph for comparison: without dead nodes and source locations."""
     nodes = tuple(replace(node, origin=Origin()) for node in drop_dead(graph).nodes)
     return name_tensors(replace(graph, nodes=nodes))
 
 
 class _Fixed:
-    """Whether a traced value depends on nothing but shapes and buffers."""
+    """Tells whether a traced value depends only on shapes and buffers."""
 
     def __init__(self, trace: Trace) -> None:
         nodes = trace.module.graph.nodes
@@ -235,7 +235,7 @@ def _said(token: Any) -> str:
 
 
 def _set_random(word: int) -> None:
-    """Let the global generators give out one number again and again, then any."""
+    """Make the global generators return one number repeatedly, then arbitrary numbers."""
     rest = random.Random(0)
     words = [word] * EXTREME + [rest.getrandbits(32) for _ in range(WORDS - EXTREME)]
     random.setstate((3, (*words, 0), None))

@@ -1,7 +1,8 @@
-"""What a trace records where the model applies a `torch.autograd.Function`: one operator.
+"""Records each application of a `torch.autograd.Function` as one operator.
 
-Its forward runs once on fake tensors, which shows shapes, and what no graph could keep: tensors that it
-reads beside its arguments, arguments that it changes, messages to other ranks.  These are refused.
+Its forward runs once on fake tensors. That shows the shapes of its results and effects that no
+graph can represent: reads of tensors that are not arguments, changes of arguments, communication
+with other ranks. These effects are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autopar.errors import CaptureError
 from autopar.ops.functions import Unfit, apply, cells, operator_of
 
 HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs", "autopar.ops.experts._Experts"}
-"""Functions whose backward is that of the operations they wrap, or of the operator they stand behind."""
+"""Functions whose backward is that of the operations they wrap, or of the operator they implement."""
 REENTRANT = "torch.utils.checkpoint.CheckpointFunction"
 NO_TENSORS = (
     "Pass every tensor that it reads as an argument of apply, and nothing else but numbers, strings, "
@@ -36,11 +37,11 @@ OTHERWISE = (
 
 @contextlib.contextmanager
 def functions_as_operators(where: Whereabouts) -> Iterator[None]:
-    """Tracing would see only the forward of a `Function`: it stands in the graph whole."""
+    """Within the context, record a `Function` as one operator; tracing would see only its forward."""
 
     def answer(cls: Any, args: tuple[Any, ...]) -> Any:
         name = f"{cls.__module__}.{cls.__qualname__}"
-        # An operator with a registered backward stands in the graph whole already.
+        # An operator with a registered backward is recorded as one operator already.
         if name in HARMLESS or cls.__module__ == _torch.REGISTERED:
             with _torch.functions_as_they_are():
                 return apply(cls, *args)
@@ -53,9 +54,9 @@ def functions_as_operators(where: Whereabouts) -> Iterator[None]:
 
 
 def _block(run: Any, preserve: bool, *args: Any) -> Any:
-    """Reentrant checkpoint: the block itself.
+    """Run the block of a reentrant checkpoint.
 
-    Where no argument carries a gradient, none flows to what is inside, parameters among it.
+    If no argument carries a gradient, no gradient flows to tensors inside, parameters included.
     """
     flows = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
     with torch.set_grad_enabled(flows):
@@ -63,7 +64,7 @@ def _block(run: Any, preserve: bool, *args: Any) -> Any:
 
 
 class _Call:
-    """One application of a class."""
+    """One application of a `Function` class."""
 
     def __init__(
         self, cls: Any, args: tuple[Any, ...], where: Whereabouts, frame: FrameType | None
@@ -72,7 +73,7 @@ class _Call:
         self.place = spoken(origin_at(frame, where.module))
 
     def recorded(self) -> Any:
-        """The results, made by one operator of the graph."""
+        """Return the results, made by one operator of the graph."""
         self._refuse_surroundings()
         device = next((x.device.type for x in self.args if isinstance(x, torch.Tensor)), "cpu")
         autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
@@ -89,7 +90,11 @@ class _Call:
                 raise self._refused(f"reads {what}", NO_TENSORS)
 
     def _seen(self) -> tuple[Any, bool]:
-        """What the forward makes of these arguments, and whether it draws random numbers."""
+        """Return the forward's result for these arguments, and whether it draws random numbers.
+
+        Raise `CaptureError` if it communicates, changes an argument, or reads a tensor that is no
+        argument.
+        """
         with _torch.untraced(), Observed(self.args) as observed:
             result = apply(self.cls, *self.args)
         for value in result if isinstance(result, tuple) else (result,):

@@ -1,4 +1,4 @@
-"""Forward hooks that modules came with: what they compute is captured, what they only see is not."""
+"""Refuses forward hooks that only observe; the computation of other forward hooks is captured."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from autopar.utils.messages import argument
 
 @contextmanager
 def refuse_observers(model: nn.Module) -> Iterator[None]:
-    """Within, a forward hook that gives no new output raises: it would see fake tensors, once.
+    """Within the context, a forward hook that returns no new output raises `CaptureError`.
 
-    So do hooks on a module's backward.  Libraries' own hooks, which collect outputs, pass.
+    It would run once, on fake tensors. A hook on a module's backward raises as well. Hooks of
+    libraries, which collect outputs, are allowed.
     """
     before = [(module, dict(module._forward_hooks)) for module in model.modules()]
     for path, module in model.named_modules():

@@ -1,6 +1,6 @@
-"""In-place operators out of place: who sees the write, and what each of them reads from then on.
+"""Analyses in-place operators: which tensors see a write, and which value each of them has afterwards.
 
-Tracing ran on fake tensors with real storages, so who shares memory with whom is known exactly.
+Tracing ran on fake tensors with real storages, so it is exactly known which tensors share memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from autopar.capture.where import origin_of, spoken
 from autopar.errors import CaptureError
 
 GEOMETRY = {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "detach_"}
-"""They change how one tensor object sees its memory, and write nothing."""
+"""Operators that change the metadata of a tensor object and write no values."""
 
 
 def functional_form(op: str) -> str:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``, ``aten.__or__`` for ``aten.__ior__``."""
+    """Return ``aten.add.Tensor`` for ``aten.add_.Tensor``, ``aten.__or__`` for ``aten.__ior__``."""
     namespace, name, overload = op.split(".")
     if name.startswith("__i") and name.endswith("__"):
         return f"{namespace}.__{name[3:]}.{overload}"
@@ -31,12 +31,12 @@ def functional_form(op: str) -> str:
 
 
 def changes_only_geometry(op: str) -> bool:
-    """Whether an in-place operator writes no values."""
+    """Return whether an in-place operator writes no values."""
     return op.split(".")[1] in GEOMETRY
 
 
 def written(node: fx.Node, overload: Any) -> fx.Node | None:
-    """The tensor that an operator writes to, if any; refused where it writes to several."""
+    """Return the tensor that an operator writes to, or None; refuse writes to several."""
     found: list[fx.Node] = []
     for position, name in _torch.writes_to(overload):
         given = node.args[position] if position < len(node.args) else node.kwargs.get(name)
@@ -52,9 +52,10 @@ def written(node: fx.Node, overload: Any) -> fx.Node | None:
 
 @dataclass(frozen=True)
 class Write:
-    """What a write changes: each link of `chain` is a view of the next; the last is the root.
+    """The tensors that a write changes.
 
-    `same[i]` are the nodes that are the same tensor as link i, the link itself included.
+    Each link of `chain` is a view of the next; the last one is the root. `same[i]` are the nodes
+    with the storage and geometry of link i, the link included.
     """
 
     chain: tuple[fx.Node, ...]
@@ -62,7 +63,7 @@ class Write:
 
 
 class Memory:
-    """Which fx nodes share storage, and where each is read."""
+    """Which fx nodes share a storage, and where each of them is read."""
 
     def __init__(self, nodes: Sequence[fx.Node]) -> None:
         self.index = {node: position for position, node in enumerate(nodes)}
@@ -72,7 +73,11 @@ class Memory:
                 self.sharing[_torch.storage_id(node.meta["val"])].append(node)
 
     def write(self, moment: fx.Node, target: fx.Node) -> Write:
-        """Who is changed when `moment` writes to `target`; refused if another view sees it."""
+        """Return the tensors that the write of the node `moment` to `target` changes.
+
+        Raise `CaptureError` if a view outside the chain, read later or owned by a leaf, would
+        change as well.
+        """
         aliases = [node for node in self._aliases(target) if self.index[node] < self.index[moment]]
         shapes = [_geometry(node) for node in aliases]
         chain = [target]
@@ -97,7 +102,7 @@ class Memory:
         return self.sharing[_torch.storage_id(node.meta["val"])]
 
     def read_after(self, node: fx.Node, moment: fx.Node) -> bool:
-        """Whether anything reads a node behind a moment."""
+        """Return whether a node is read after `moment`."""
         return self._read_after(node, moment) is not None
 
     def _read_after(self, node: fx.Node, moment: fx.Node) -> fx.Node | None:

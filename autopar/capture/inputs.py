@@ -1,4 +1,4 @@
-"""The example inputs: which go to the model, which to the loss, and the names of their tensors."""
+"""Splits the example inputs between the model and the loss, and names their tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """How the model and the loss are called; `tensors` are the leaves of the inputs, by key."""
+    """The arguments of the model and of the loss. `tensors` are the tensors in them, by key."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Call:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor by its key; see `autopar.request.nested`."""
+        """All tensors by key; see `autopar.request.nested`."""
         found: dict[str, torch.Tensor] = {}
         for key, value in self._places:
             found.update(tensors_in(value, key))
@@ -38,12 +38,12 @@ class Call:
         return [*places_of(self.args, self.kwargs).items(), *places_of((), self.targets).items()]
 
     def check(self) -> None:
-        """Raise `InputError` where an object holds tensors that nobody could follow."""
+        """Raise `InputError` if an object of an unsupported class contains tensors."""
         for key, value in self._places:
             Batch.of((), {key: value})
 
     def with_tensors(self, new: Mapping[str, torch.Tensor]) -> Call:
-        """The same call on other tensors."""
+        """Return the same call with other tensors."""
 
         def filled(value: Any, key: str) -> Any:
             return new[key] if isinstance(value, torch.Tensor) else value
@@ -56,7 +56,10 @@ class Call:
 
 
 def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | None) -> Call:
-    """Split the example inputs between the model's forward and the loss."""
+    """Split the example inputs between the model's forward and the loss.
+
+    Raise `InputError` if an input fits neither.
+    """
     if loss is not None and not callable(loss):
         raise InputError(
             f"loss is {loss!r}; pass a function of the model's output and, by name, of what else it "
@@ -91,7 +94,7 @@ def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | Non
 
 
 def _checked(call: Call, forward: _Signature, target: _Signature) -> Call:
-    """Raise `InputError` where tensors would be frozen: in objects, or as defaults."""
+    """Raise `InputError` if a tensor would become a constant: one inside an object, or a default."""
     call.check()
     given = {*call.kwargs, *call.targets, *list(forward.defaults)[: len(call.args)]}
     for name, value in (*forward.defaults.items(), *target.defaults.items()):
@@ -106,7 +109,7 @@ def _checked(call: Call, forward: _Signature, target: _Signature) -> Call:
 
 
 class _Signature:
-    """Names that a callable takes, those it must have, and whether it takes any other."""
+    """The parameter names of a callable, the required ones, and whether it takes any other name."""
 
     def __init__(self, function: Callable[..., Any] | None, skip: int = 0) -> None:
         self.names: set[str] = set()
@@ -119,7 +122,7 @@ class _Signature:
         called = function.forward if isinstance(function, nn.Module) else function
         try:
             signature = inspect.signature(called)
-        except ValueError:  # of what is written in C, such as `torch.sum`, nobody knows names
+        except ValueError:  # functions implemented in C, such as `torch.sum`, may have no signature
             self.text = " (built in, it has no names)"
             return
         self.text = str(signature)

@@ -1,7 +1,8 @@
-"""Values that follow from shapes alone are known while tracing, as they are when the model really runs.
+"""Tracks values that follow from shapes alone, which Python may read in a trace as in a real run.
 
-A model may ask whether its position ids are consecutive before it builds a mask.  They come from
-``arange``: no input, weight or buffer decides them, so the answer is the same in every step.
+For example, a model may test whether its position ids are consecutive before it builds a mask. They
+come from ``arange``: no input, weight or buffer affects them, so the result is the same in every
+step.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from autopar.request.meta import LARGEST as LARGEST_TOLD
 from autopar.request.meta import VALUES, tells_sizes
 
 LARGEST = 1 << 24
-"""Elements that lie in memory of the largest tensor whose values are followed."""
+"""Maximum number of elements in memory of a tensor whose values are tracked."""
 UNWRITTEN = ("empty", "new_empty")
 """Operators whose result has no values yet."""
 
 
 class KnownValues(_torch.FakeTensorMode):
-    """A fake mode in which small tensors that depend on nothing but shapes carry their values."""
+    """A fake mode in which small tensors that depend only on shapes carry their values."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -35,7 +36,7 @@ class KnownValues(_torch.FakeTensorMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operator on shapes, then on values where all of them are known."""
+        """Run an operator on shapes, and on values if the values of all operands are known."""
         kwargs = kwargs or {}
         fakes = list(_fakes((*args, *kwargs.values())))
         constants = [fake.constant for fake in fakes]
@@ -43,7 +44,7 @@ class KnownValues(_torch.FakeTensorMode):
             result = super().dispatch(func, types, args, kwargs)
             self._suppose(func, args, kwargs, fakes, result)
             return result
-        # Torch would compute on any constants before it looks at the size of the result.
+        # Hide the constants: torch would compute on them whatever the size of the result.
         for fake in fakes:
             fake.constant = None
         try:
@@ -60,7 +61,7 @@ class KnownValues(_torch.FakeTensorMode):
         return result
 
     def _suppose(self, func: Any, args: Any, kwargs: Any, fakes: list[Any], result: Any) -> None:
-        """What follows from buffers as they are now."""
+        """Compute a result's values from the present values of buffers."""
         if not any(hasattr(fake, VALUES) for fake in fakes):
             return
         if _torch.writes_to(func):
@@ -95,7 +96,7 @@ class KnownValues(_torch.FakeTensorMode):
 
 
 def _fakes(values: Iterable[Any]) -> Iterator[Any]:
-    """The traced tensors among arguments, which are nested in lists at most."""
+    """Yield the traced tensors among arguments, which are nested in lists and tuples only."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _fakes(value)
@@ -104,7 +105,7 @@ def _fakes(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _follows(func: Any, constants: list[torch.Tensor | None], result: Any) -> bool:
-    """Whether the values of a result follow from known ones."""
+    """Return whether the values of a result follow from known values."""
     made = [leaf for leaf in _torch.tree_flatten(result)[0] if _torch.is_fake(leaf)]
     return (
         bool(made)
@@ -120,13 +121,16 @@ def _values(tree: Any) -> Any:
 
 
 def likely(tensor: object) -> torch.Tensor | None:
-    """Values that tell a size which the step will check: known ones, or those of buffers now."""
+    """Return values by which a size may be determined: known ones, or those of buffers now.
+
+    The step checks a size that comes from a buffer.
+    """
     known = _torch.known_value(tensor)
     return getattr(tensor, VALUES, None) if known is None else known
 
 
 def suppose(tensor: torch.Tensor, values: Any) -> None:
-    """Let what tells sizes have these values for `likely`."""
+    """Set the values that `likely` returns, if the tensor may determine a size."""
     if isinstance(values, torch.Tensor) and not values.is_meta and tells_sizes(values):
         setattr(tensor, VALUES, values)
 

@@ -1,4 +1,4 @@
-"""The line of the user's at which something changes, found by running it once more, line by line."""
+"""Finds the user's line that changes a value, by running the code again line by line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is neither torch's, ours, nor the standard library's."""
+    """Return whether a file belongs neither to torch, to this package nor to the standard library."""
     if file.startswith(("<frozen", *_torch.TORCH_FOLDERS)):
         return False
     return any(part in file for part in INSTALLED) or not file.startswith(STDLIB)
 
 
 class Line:
-    """The first line after which `look` gives something else."""
+    """Finds the first line after which `look` returns another value."""
 
     def __init__(self, look: Callable[[], Any]) -> None:
         self._look = look
@@ -34,7 +34,7 @@ class Line:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Within, the user's lines are followed."""
+        """Within the context, trace the user's lines."""
         before = sys.gettrace()
         sys.settrace(self._called)
         try:

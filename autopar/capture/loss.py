@@ -1,4 +1,4 @@
-"""The loss inside what a model returned, and the tensors of that output by path."""
+"""Finds the loss in a model's output, and names the tensors of that output by path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from autopar.utils.messages import argument
 def find_loss(
     model: nn.Module, output: Any, loss: Callable[..., Any] | None, targets: Mapping[str, Any]
 ) -> torch.Tensor | None:
-    """The scalar that is trained on: the callable's, or the one that the model returned."""
+    """Return the scalar to train on, from the loss callable or the model's output; None if missing.
+
+    Raise `CaptureError` if the callable returns anything but a floating scalar.
+    """
     if loss is not None:
         value = loss(output, **targets)
         if not _is_scalar(value):
@@ -32,7 +35,7 @@ def find_loss(
 
 
 def no_loss(model: nn.Module, output: Any, keys: tuple[str, ...]) -> CaptureError:
-    """What a user hears whose model gives no loss."""
+    """Return the error for a model without a loss."""
     name = type(model).__name__
     return CaptureError(
         f"{name} returned {_described(output)} for the example inputs ({', '.join(keys)}): "
@@ -45,9 +48,9 @@ def no_loss(model: nn.Module, output: Any, keys: tuple[str, ...]) -> CaptureErro
 
 
 def output_tensors(output: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """(path, tensor) inside mappings, sequences and dataclasses; a bare tensor is called `output`.
+    """Yield (path, tensor) from mappings, sequences and dataclasses; a bare tensor is called `output`.
 
-    Other objects, such as a key-value cache, are the model's own affair and not part of the graph.
+    Other objects, such as a key-value cache, are internal to the model and not part of the graph.
     """
     if isinstance(output, torch.Tensor):
         yield path or "output", output

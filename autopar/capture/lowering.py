@@ -1,6 +1,6 @@
-"""fx graph -> Graph: frozen nodes, explicit regions without gradient, nothing in place.
+"""Lowers an fx graph to a `Graph`: immutable nodes, explicit regions without gradient, nothing in place.
 
-The second half of capture.  Names are torch's own here; `naming` gives the user's at the end.
+This is the second half of capture. Names are torch's here; `naming` replaces them later.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ FOR_BACKWARD = {
     "nll_loss_forward": (1,), "nll_loss2d_forward": (1,),
     "_scaled_dot_product_flash_attention_for_cpu": (1,), "_scaled_dot_product_efficient_attention": (1,),
 }  # fmt: skip
-"""Results of kernels that carry no gradient: the backward's formulas read them."""
+"""Results of kernels that carry no gradient: only the backward formulas read them."""
 RUNNING_STATISTICS = {"instance_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"}
-"""They may update a buffer without saying so in their schema."""
+"""Operators that may update a buffer although their schema does not say so."""
 
 
 def lower(trace: Trace, name: str, homes: Mapping[int, str] | None = None) -> Graph:
-    """The recorded graph as frozen nodes; `homes` says where tensors outside the model live, by id."""
+    """Return the recorded graph as immutable nodes; `homes` maps ids of other tensors to their paths."""
     return _Lowering(trace, homes or {}).graph(name)
 
 
 class _Lowering:
-    """Walks the fx graph once; `now` maps each fx node to the names of its present values."""
+    """Walks the fx graph once; `now` maps each fx node to the names of its current values."""
 
     def __init__(self, trace: Trace, homes: Mapping[int, str]) -> None:
         self.trace = trace
@@ -64,7 +64,7 @@ class _Lowering:
         self.policies = Policies()
 
     def graph(self, name: str) -> Graph:
-        """Walk everything; the last fx node holds the results."""
+        """Lower all nodes; the last fx node holds the results."""
         leaves = iter(self.trace.leaves)
         *body, end = self.fx_nodes
         for node in body:
@@ -108,7 +108,7 @@ class _Lowering:
         for part in str(node.target).split("."):
             owner = getattr(owner, part)
         if id(owner) in self.trace.originals:
-            # Reached past the modules, through a list of them, say: the same tensor nevertheless.
+            # Reached through a Python list, say, not as a module's attribute: the same tensor.
             self.now[node] = self.now[self.fx_nodes[self.trace.originals[id(owner)]]]
             self.leaf_of[node] = self.trace.leaves[self.trace.originals[id(owner)]]
             return
@@ -138,7 +138,7 @@ class _Lowering:
             self.regions.pop()
         elif "val" in node.meta:
             self._operator(node, target)
-        # Else it made a Python number, which everything behind it has as a literal.
+        # If not, it made a Python number, which later nodes contain as a literal.
 
     def _region(self, node: fx.Node) -> Region:
         device, dtype, enabled, _ = cast(tuple[str, torch.dtype | None, bool, Any], node.args)
@@ -173,7 +173,7 @@ class _Lowering:
         return None
 
     def _without_out(self, node: fx.Node, overload: Any, target: fx.Node) -> str:
-        """The operator that returns what this one writes; refused where writing would cast."""
+        """Return the functional operator; raise `CaptureError` if writing into ``out=`` would cast."""
         op = _torch.without_out(overload)
         given = {a.meta["val"].dtype for a in node.all_input_nodes if a.meta["val"].dim()}
         if (
@@ -187,7 +187,7 @@ class _Lowering:
     def _write(
         self, node: fx.Node, target: fx.Node, op: str, args: tuple[Arg, ...], kwargs: Kwargs
     ) -> None:
-        """The new value of what is written, then of everything that it is a view of."""
+        """Emit the new value of the written tensor, then of every tensor that it is a view of."""
         write = self.memory.write(node, target)
         self._check_gradient(node, target, [other for same in write.same for other in same])
         self._emit(node, op, args, kwargs)
@@ -200,7 +200,7 @@ class _Lowering:
                 self._mutated(node, alias, name)
 
     def _check_gradient(self, node: fx.Node, target: fx.Node, seen: list[fx.Node]) -> None:
-        """A write that one alias makes with a gradient and another sees without is refused."""
+        """Raise `CaptureError` if a tensor with a gradient is changed and autograd does not see it."""
         gradient = self.builder.tensors[self._name(target)].differentiable
         others = [alias for alias in seen if self.memory.read_after(alias, node)]
         flags = {self.builder.tensors[self._name(alias)].differentiable for alias in others}
@@ -212,7 +212,7 @@ class _Lowering:
             )
 
     def _put_back(self, node: fx.Node, view: fx.Node, parent: fx.Node, part: str) -> str:
-        """The parent's value after its view has become `part`."""
+        """Emit the parent's value after its view has become `part`, and return its name."""
         way = put_back(view)
         assert way is not None
         name = f"{part}.in.{parent.name}"
@@ -224,7 +224,7 @@ class _Lowering:
         return name
 
     def _mutated(self, node: fx.Node, alias: fx.Node, name: str) -> None:
-        """A buffer's new value is a result; nothing else of the user's may change."""
+        """Make a buffer's new value a result; raise `CaptureError` if another leaf is changed."""
         if alias.op == "get_attr":
             kind, target = "constant", "a tensor that is not registered in any module"
         elif alias in self.leaf_of:
@@ -241,7 +241,7 @@ class _Lowering:
         )
 
     def _batch_norm(self, node: fx.Node) -> None:
-        """Training batch norm updates its running statistics as it runs: make them outputs."""
+        """Emit training batch norm with the new running statistics as outputs."""
         x, weight, bias, mean, variance, _, momentum, eps, *_ = node.args
         statistics = cast(tuple[fx.Node, fx.Node], (mean, variance))
         args = tuple(self._arg(a) for a in (x, weight, bias, mean, variance, momentum, eps))
@@ -263,7 +263,7 @@ class _Lowering:
         self.now[node] = names[:1]
 
     def _strided(self, node: fx.Node) -> None:
-        """Its strides are those of one process's memory: the dims in the order in which they lie."""
+        """Emit `as_strided` on dims in memory order: its strides are those of one process's memory."""
         names = ("self", "size", "stride", "storage_offset")
         given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         x = given["self"].meta["val"]
@@ -320,7 +320,7 @@ class _Lowering:
         return args, tuple((key, self._cast(value, casts, node)) for key, value in kwargs)
 
     def _casts(self, node: fx.Node, overload: Any) -> tuple[torch.dtype | None, ...]:
-        """What autocast does to each tensor operand of this operator."""
+        """Return the dtype to which autocast casts each tensor operand of this operator."""
         args, kwargs = _torch.tree_map(_recorded, (tuple(node.args), dict(node.kwargs)))
         region, wanted = self.regions[-1], node.meta["val"]
         casts = self.policies.casts(overload, args, kwargs, wanted, region)
@@ -372,13 +372,13 @@ SPARSE_AT = {
     "aten.embedding_bag.default": 5,
     "aten.embedding_bag.padding_idx": 5,
 }
-"""Which argument asks for a sparse gradient of the table."""
+"""Position of the argument that requests a sparse gradient of the table."""
 
 
 def _refuse_sparse(
     node: fx.Node, op: str, given: tuple[tuple[Arg, ...], Mapping[str, Arg]]
 ) -> None:
-    """Optimizers treat rows without a gradient otherwise where it is sparse: it is not made dense."""
+    """Refuse sparse gradients: optimizers treat rows without a gradient differently if it is dense."""
     place = SPARSE_AT.get(op)
     if place is None:
         return

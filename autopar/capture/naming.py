@@ -1,4 +1,4 @@
-"""Names in the user's words: the submodule that was called, the variable, or the operator."""
+"""Names tensors in the user's terms: after the called submodule, the variable, or the operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EMITTED = frozenset({
     "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "strided", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 })  # fmt: skip
-"""What emitted files import: a class of such a name would take its place."""
+"""Names that emitted files import; a class of the same name would shadow them."""
 RESERVED = {
     "self",
     "torch",
@@ -34,9 +34,9 @@ RESERVED = {
     *dir(builtins),
     *keyword.kwlist,
 }
-"""Names that emitted code may use itself."""
+"""Names that emitted code may use for other purposes."""
 REGROUPING = {"reshape", "to", "transpose", "permute", "unsqueeze"}
-"""Not what a module is for."""
+"""Operators that are not named after the module that calls them."""
 ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*(?:\s*,\s*[A-Za-z_]\w*)*)\s*(?:[-+*/@|&]|//|\*\*)?=(?!=)")
 
 
@@ -78,7 +78,7 @@ def _wanted(node: Node, assigns: bool) -> Iterator[str]:
 
 
 def _base(node: Node, assigns: bool) -> str:
-    """The submodule that it belongs to, else the variable, else the operator."""
+    """Return the name of the submodule, else of the variable, else of the operator."""
     called = _called_module(node)
     if called:
         return called
@@ -87,7 +87,7 @@ def _base(node: Node, assigns: bool) -> str:
 
 
 def _called_module(node: Node) -> str:
-    """``ln_1`` where the line calls it, ``self.ln_1(x)``, or the node applies its parameters."""
+    """Return ``ln_1`` if the line calls ``self.ln_1(x)`` or the node reads its parameters, else ""."""
     path = node.origin.module.split(".")
     last = f"{path[-2]}_{path[-1]}" if path[-1].isdigit() and len(path) > 1 else path[-1]
     if not last or short(node.op) in REGROUPING:
@@ -100,13 +100,13 @@ def _called_module(node: Node) -> str:
 
 
 def _variables(node: Node) -> tuple[str, ...]:
-    """Targets of the assignment on the user's line."""
+    """Return the targets of the assignment on the user's line."""
     match = ASSIGNMENT.match(node.origin.code)
     return tuple(_identifier(part.strip()) for part in match[1].split(",")) if match else ()
 
 
 def _last_of_line(graph: Graph) -> set[str]:
-    """Nodes behind which the user's code moves on to another line: they made the assigned value."""
+    """Return the last node from each of the user's lines: it made the value that the line assigns."""
     computing = [node for node in graph.nodes if not node.is_leaf]
     ends = set()
     for node, following in zip_longest(computing, computing[1:]):
@@ -117,7 +117,7 @@ def _last_of_line(graph: Graph) -> set[str]:
 
 
 def class_name(text: str) -> str:
-    """What a model is called in emitted code, and so in its graph: an identifier that is free there."""
+    """Return the name of a model in emitted code and in its graph: an identifier without clashes."""
     name = identifier(text)
     taken = EMITTED.union(RESERVED, ["Block"])
     return f"{name}_" if name in taken or name.startswith("__") else name
@@ -129,7 +129,7 @@ def _identifier(text: str) -> str:
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:
-    """The name, or the first one behind it that is free; `taken` knows how far each was counted."""
+    """Return the name, or the first free one with a number; `taken` has the last number per name."""
     candidate, number = name, taken.get(name, 0)
     while candidate in taken:
         number += 1

@@ -1,7 +1,8 @@
-"""A part of a batch computes with the numbers of the whole batch.
+"""Gives the graph of a part of a batch the numbers of the whole batch.
 
-Forward may make numbers of the batch's size: ``loss / len(x)``, the count behind a mean.  They are
-literals of the graph, and those of a part's graph are of the part.  Sizes and positions stay its own.
+Forward may compute numbers from the batch size: ``loss / len(x)``, the count of a mean. They are
+literals of the graph, and in the graph of a part they are those of the part. Sizes and positions
+stay those of the part.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ SIZED = {
     "roll", "select", "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes",
     "tensor_split", "unfold", "rand", "randint", "randn", "randperm", "empty", "zeros", "ones",
 }  # fmt: skip
-"""Operators whose numbers are sizes of what they make, or places in what they take."""
+"""Operators whose numbers are sizes of their results or positions in their operands."""
 INDEXING = {"aten.index.Tensor", "aten._embedding_bag.default", "aten.embedding.default"}
-"""What folding may write otherwise for another size."""
+"""Operators that folding may replace differently for another batch size."""
 CUTTING = {"aten.slice.Tensor", "aten.narrow.default"}
-"""They cut off nothing for each size of the batch, or for none."""
+"""Operators that are no-ops either for every batch size or for none."""
 
 
 def with_numbers_of(whole: Graph, part: Graph) -> Graph:
-    """The graph of a part of a batch, with the whole batch's numbers; neither is cleaned up yet.
+    """Return the graph of a part of a batch with the whole batch's numbers; both are before `LAST`.
 
-    Raises `CaptureError` where the two do not compute with numbers in the same places.
+    Raise `CaptureError` if the two do not compute with numbers in the same places.
     """
     _check_alike(whole, part)
     known = {node.name: node for node in whole.nodes}
@@ -54,13 +55,13 @@ def _check_alike(whole: Graph, part: Graph) -> None:
 
 
 def _samples(graph: Graph) -> int:
-    """The first dim of the first input."""
+    """Return the first dim of the first input that has dims."""
     shapes = (node.outputs[0].shape for node in graph.leaves("input"))
     return next((shape[0] for shape in shapes if shape), 1)
 
 
 def _grows(whole: Node, part: Node, samples: int, fewer: int) -> bool:
-    """Whether a result has as many elements for a part, or as many for each sample."""
+    """Return whether a result has the same number of elements for a part, or the same per sample."""
     if whole.is_leaf or not any(tensor.differentiable for tensor in whole.outputs):
         return True
     pairs = [
@@ -71,9 +72,10 @@ def _grows(whole: Node, part: Node, samples: int, fewer: int) -> bool:
 
 
 def _matters(node: Node) -> bool:
-    """Whether it is more than regrouping, of what has a gradient.
+    """Return whether a node with a gradient does more than regroup dims.
 
-    Of one sample some regrouping is nothing, and what is known by value may have been made otherwise.
+    For one sample some regroupings are no-ops, and known values may have been made by other
+    operators.
     """
     regroups = node.is_leaf or node.op in (IF_UNCHANGED | ALWAYS | INDEXING) - CUTTING
     return not regroups and any(tensor.differentiable for tensor in node.outputs)
@@ -93,7 +95,7 @@ def _with_numbers(node: Node, whole: Node | None) -> Node:
 
 
 def _args(own: tuple[Arg, ...], whole: tuple[Arg, ...]) -> tuple[Arg, ...]:
-    """Numbers of the whole, also where one of the two leaves out a default."""
+    """Return the arguments with the whole batch's numbers, even if one of the two omits a default."""
     found: list[Arg] = []
     for place in range(max(len(own), len(whole))):
         mine, theirs = (args[place] if place < len(args) else None for args in (own, whole))

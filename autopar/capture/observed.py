@@ -1,4 +1,4 @@
-"""What a function of fake tensors does besides computing: random numbers, writes, messages."""
+"""Observes side effects of a function of fake tensors: random numbers, writes, communication."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autopar.capture import _torch
 
 
 class Observed(_torch.TorchDispatchMode):
-    """What operators do while a function of fake tensors runs.
+    """Records what operators do while a function of fake tensors runs.
 
-    `draws`: whether random numbers were drawn; `writes`: the operators that wrote into `operands`;
-    `foreign`: operators that read a tensor which is no operand and which nothing in here made;
-    `sends`: operators that communicate.
+    `draws`: whether random numbers were drawn. `writes`: the operator that wrote into `operands`.
+    `foreign`: the operator that read a tensor which is neither an operand nor made inside. `sends`:
+    the operator that communicated. The last three are empty if there was none.
     """
 
     def __init__(self, operands: Iterable[Any]) -> None:

@@ -1,7 +1,8 @@
-"""What autograd keeps of one operator for the backward, measured by running it on fake tensors.
+"""Measures what autograd saves of one operator for the backward, by running it on fake tensors.
 
-The run shows the CPU's kernels.  Where a GPU's keeps something else, `ELSEWHERE` has an operator that
-keeps the same: its fused dropout keeps a mask of one byte per element, the CPU's the factors themselves.
+The run shows the CPU's kernels. Where a GPU's kernel saves something else, `ELSEWHERE` names an
+operator that saves the same. For example, the GPU's fused dropout saves a mask of one byte per
+element, the CPU's dropout the factors themselves.
 """
 
 from __future__ import annotations
@@ -20,28 +21,30 @@ from autopar.ir.graph import Node, Saved, Tensor, short
 from autopar.ops.operators import bind, callable_of, dear_kernels
 
 ELSEWHERE = {("cuda", "aten.dropout.default"): "aten.native_dropout.default"}
-"""By kind of device and operator."""
+"""The operator to run instead, by kind of device and operator."""
 REDUCED_IN_PLACE = frozenset(
     ["binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"]
 )
-"""Losses whose kernels reduce all terms into the first: the number that comes out lies in memory for all
-of them, which no fake tensor shows."""
+"""Losses whose kernels reduce all terms into the first one.
+
+The result is a scalar in a storage of the size of all terms, which no fake tensor shows.
+"""
 Layout = Callable[[torch.Tensor], torch.Tensor]
-"""Gives a tensor the strides under which an operator is looked at."""
+"""Gives a tensor the strides under which an operator is measured."""
 Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """What is known of an operator: what it keeps, and how its results lie in memory."""
+    """What is measured of an operator: what it saves, and the memory layout of its results."""
 
     saved: Saved
     strides: tuple[Strides | None, ...]
-    """None: in row-major order."""
+    """Of each output; None means row-major order."""
 
 
 def flows(node: Node) -> bool:
-    """Whether there is a backward."""
+    """Return whether the node has a backward."""
     return any(tensor.differentiable for tensor in node.outputs)
 
 
@@ -52,7 +55,7 @@ def ask(
     arriving: Sequence[int],
     kind: str,
 ) -> OperatorFacts:
-    """What it keeps of operands with these strides, on a kind of device.
+    """Return what a node saves on a kind of device, for operands with these strides.
 
     `arriving`: the outputs at which gradients arrive.
     """
@@ -79,14 +82,14 @@ def ask(
 
 @dataclass(frozen=True)
 class _Call:
-    """An operator on fake tensors."""
+    """A call of an operator on fake tensors."""
 
     node: Node
     operands: Mapping[str, Tensor]
     strides: Mapping[str, Strides | None]
 
     def kept(self, lay: Layout | None = None) -> OperatorFacts:
-        """What the forward keeps, of operands that lie as the graph has them, or so."""
+        """Return what the forward saves; operands are laid out as in the graph, or by `lay`."""
         node, kept, dear = self.node, _Storages(), _Dear()
         hooks = torch.autograd.graph.saved_tensors_hooks(kept.add, lambda packed: packed)
         with _torch.fake_mode(), torch.set_grad_enabled(flows(node)):
@@ -94,7 +97,7 @@ class _Call:
             with hooks, dear:
                 result = self.run(tensors)
             made = list(result) if isinstance(result, (tuple, list)) else [result]
-            # What an operator of `ELSEWHERE` makes besides its results is kept.
+            # Further results of an operator of `ELSEWHERE` count as saved.
             outputs = made[: len(node.outputs)]
             given = [tensors[name] for name in node.operands]
             shares = _sharing(outputs, given)
@@ -113,7 +116,7 @@ class _Call:
             return OperatorFacts(saved, strides)
 
     def copied(self) -> tuple[int, ...]:
-        """The operands that are kept in row-major order, but as copies where they lie otherwise."""
+        """Return the operands that are saved as copies if they are not in row-major order."""
         layouts = [_turned]
         if short(self.node.op) == "scaled_dot_product_attention":
             layouts.append(_heads_behind)
@@ -122,14 +125,14 @@ class _Call:
         for lay in layouts if places else ():
             try:
                 still &= set(self.kept(lay).saved.operands)
-            except RuntimeError:  # a view that such strides do not have
+            except RuntimeError:  # the operator needs a view that these strides do not allow
                 still = set()
         return tuple(place for place in places if place not in still)
 
     def within(self, arriving: Sequence[int]) -> Made:
-        """What is made besides, and where gradients lie, by operand."""
+        """Return the temporary storage, and for each operand how its gradient is stored."""
         names = list(self.operands)
-        # A plan may be made under no_grad, where a view of a leaf would have no way back to it.
+        # Planning may run under no_grad, where a view of a leaf would have no history.
         with _torch.fake_mode(), torch.enable_grad():
             tensors = self._tensors()
             leaves = [(name, tensors[name]) for name in names if tensors[name].requires_grad]
@@ -146,7 +149,7 @@ class _Call:
         )
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """The operator's results."""
+        """Return the operator's results."""
         args = bind(self.node.args, tensors.__getitem__)
         kwargs = {key: bind(value, tensors.__getitem__) for key, value in self.node.kwargs}
         return callable_of(self.node.op)(*args, **kwargs)
@@ -160,21 +163,21 @@ class _Call:
 
 
 class _Storages:
-    """Memory that somebody holds, each storage once."""
+    """A set of storages with their sizes; each storage counts once."""
 
     def __init__(self) -> None:
         self._nbytes: dict[int, int] = {}
-        # A freed storage's id would be the next one's, too.
+        # Keeps tensors alive: the id of a freed storage could be reused.
         self._alive: dict[int, torch.Tensor] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Hold what a tensor lies in."""
+        """Add the storage of a tensor."""
         key = _torch.storage_id(tensor)
         self._alive.setdefault(key, tensor)
         self._nbytes[key] = tensor.untyped_storage().nbytes()
 
     def take(self, tensors: Iterable[Any]) -> tuple[int, ...]:
-        """Places of the tensors whose storage is held; each is taken out when it is found."""
+        """Remove the storages of these tensors, and return the positions of the tensors found."""
         found = []
         for place, tensor in enumerate(tensors):
             if isinstance(tensor, torch.Tensor) and _torch.storage_id(tensor) in self._nbytes:
@@ -183,10 +186,11 @@ class _Storages:
         return tuple(found)
 
     def like(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
-        """Of what was not taken out: bytes of what is as one of the tensors, and of which.
+        """Return (position, bytes) for each remaining storage that is like one of the tensors.
 
-        A mask in another dtype has the tensor's shape, a copy may be laid out as a matrix; statistics
-        of as many rows as a bias has entries are neither.
+        A mask in another dtype has the tensor's shape, and a copy may be laid out as a matrix of
+        the same size. Statistics that happen to have as many rows as a bias has entries do not
+        count.
         """
         backwards = [*enumerate(tensors)][::-1]
         shaped = {x.shape: place for place, x in backwards}
@@ -199,12 +203,12 @@ class _Storages:
 
     @property
     def nbytes(self) -> int:
-        """Of what was not taken out."""
+        """Bytes of the remaining storages."""
         return sum(self._nbytes.values())
 
 
 class _Dear(_torch.TorchDispatchMode):
-    """Notes the results that selective recomputation keeps."""
+    """Records the results that selective recomputation keeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +232,7 @@ class _Dear(_torch.TorchDispatchMode):
 
 
 def _sharing(outputs: Iterable[Any], operands: list[torch.Tensor]) -> tuple[int | None, ...]:
-    """Of each output, the operand in whose storage it lies."""
+    """Return for each output the operand whose storage it shares."""
     storage = {_torch.storage_id(x): place for place, x in reversed([*enumerate(operands)])}
     return tuple(
         storage.get(_torch.storage_id(x)) if isinstance(x, torch.Tensor) else None for x in outputs
@@ -236,7 +240,7 @@ def _sharing(outputs: Iterable[Any], operands: list[torch.Tensor]) -> tuple[int 
 
 
 def _spare(outputs: list[Any], shares: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Of each output, bytes of its own storage besides its elements; nothing where there are none."""
+    """Return for each output the bytes of its own storage beyond its elements; empty if all are 0."""
     found = tuple(
         max(0, x.untyped_storage().nbytes() - x.numel() * x.itemsize)
         if isinstance(x, torch.Tensor) and place is None
@@ -247,7 +251,7 @@ def _spare(outputs: list[Any], shares: tuple[int | None, ...]) -> tuple[int, ...
 
 
 def _terms(node: Node, outputs: list[Any], operands: list[torch.Tensor]) -> tuple[int, ...]:
-    """Bytes of a loss's terms besides itself, where it lies among them."""
+    """Return the bytes of a loss's terms besides the loss, if they share its storage."""
     if short(node.op) not in REDUCED_IN_PLACE or outputs[0].dim():
         return ()
     shape = torch.broadcast_shapes(*(x.shape for x in operands[:2]))
@@ -259,16 +263,16 @@ def _in_order(x: torch.Tensor) -> torch.Tensor:
 
 
 def _heads_behind(x: torch.Tensor) -> torch.Tensor:
-    """Heads lie behind positions, as attention mostly gets them.
+    """Lay out heads after positions, the usual layout of attention's operands.
 
-    Without a fused kernel, as under a mask with a gradient, it saves copies of such operands: gathers
-    of them must not be promised to be forgotten.
+    Without a fused kernel, as under a mask with a gradient, attention saves copies of such
+    operands. A plan must then not count on freeing a gathered operand.
     """
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x
 
 
 def _turned(x: torch.Tensor) -> torch.Tensor:
-    """The first dim lies innermost."""
+    """Make the first dim the innermost in memory."""
     return x.movedim(0, -1).contiguous().movedim(-1, 0) if x.dim() > 1 else x
 
 
@@ -287,5 +291,5 @@ def _fake(
         made = (lay or _in_order)(torch.empty(tensor.shape, dtype=dtype))
     number = dtype.is_floating_point or dtype.is_complex
     leaf = made.requires_grad_(leads_back and tensor.differentiable and number)
-    # A view of a leaf may be changed in place; a leaf that needs a gradient may not.
+    # An operator may change a view of a leaf in place, but not a leaf that requires a gradient.
     return leaf.view_as(leaf) if leaf.requires_grad else leaf

@@ -1,7 +1,7 @@
-"""What forward and the loss read outside of the model's modules: globals, closures, other objects.
+"""Tracks values that forward and the loss read outside of the model: globals, closures, other objects.
 
-A captured graph holds what these were, so they are looked at before every call.  Of objects the
-attributes count that the code which can run names; modules of the model are not looked into.
+A captured graph contains these values, so they are compared before every call. Of an object, only
+the attributes that reachable code names are compared. Modules of the model are not inspected.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from autopar.capture.python_state import OPAQUE, PLAIN, is_library
 from autopar.request.model_state import Outside
 
 MOST = 1_000
-"""Items of a container that is looked into."""
+"""Maximum number of items of a container that is inspected."""
 LARGEST_ARRAY = 1 << 16
-"""Bytes of a NumPy array whose values are compared."""
+"""Maximum size in bytes of a NumPy array whose values are compared."""
 PARTS = ("_modules", "_parameters", "_buffers")
 NO_STATE = frozenset({*PARTS, "_non_persistent_buffers_set"})
 ALL = frozenset({"__dict__", "vars", "asdict", "astuple", "attrgetter", "__getstate__", "fields"})
 """Names by which code reads attributes that it does not name."""
 CALLED = ("forward", "__call__")
 CACHED = 10_000
-"""Values of tensors that are remembered."""
+"""Maximum number of tensors whose values are cached."""
 
 
 class OutsideValues:
-    """Of one model and its loss; `differences` are those from the moment when this was made."""
+    """The outside values of one model and its loss; `differences` compares with construction time."""
 
     def __init__(self, model: nn.Module, loss: Callable[..., Any] | None) -> None:
         self._loss = loss
@@ -56,10 +56,10 @@ class OutsideValues:
             self._names |= first.names
             first = self._walk()
         self._before = first.values
-        self._kept = first  # so that no id in the values becomes another object's
+        self._kept = first  # keeps objects alive, so that no id in the values is reused
 
     def differences(self) -> Outside:
-        """Places whose values are not as they were, and what they are now."""
+        """Return the paths whose values have changed, with their present values."""
         now = self._walk().values
         if now == self._before:
             return ()
@@ -78,7 +78,7 @@ class OutsideValues:
 
 
 class _Walk:
-    """Values by path, and the names in all code on the way."""
+    """A traversal: values by path, and the names in all code that was reached."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Walk:
         return True
 
     def kind(self, kind: type, called: tuple[str, ...] = ()) -> None:
-        """Functions of a class that can be called from code on the way, and its attributes."""
+        """Visit the functions of a class that reachable code can call, and its attributes."""
         for base in kind.__mro__:
             if not is_library(base.__module__) and self._new(base):
                 for key, value in list(vars(base).items()):
@@ -117,7 +117,7 @@ class _Walk:
             self.value(f"{kind.__qualname__}.{key}", value)
 
     def _function(self, function: FunctionType) -> None:
-        """Globals and closures that its code names."""
+        """Visit the globals, closures and defaults of a function."""
         if is_library(function.__module__ or "") or not self._new(function):
             return
         code, name = function.__code__, function.__qualname__
@@ -126,7 +126,7 @@ class _Walk:
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 self.value(f"{free} of {name}", cell.cell_contents)
-            except ValueError:  # not filled yet
+            except ValueError:  # cell not filled yet
                 continue
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         for place, value in enumerate(defaults):
@@ -136,7 +136,7 @@ class _Walk:
             self.value(f"{function.__module__}.{used}", scope[used])
 
     def value(self, path: str, value: Any) -> None:
-        """A value, and all in it."""
+        """Visit a value and everything in it."""
         if isinstance(value, PLAIN):
             self.values[path] = type(value).__name__, repr(value)
         elif isinstance(value, torch.Tensor):
@@ -161,7 +161,7 @@ class _Walk:
                 self.value(f"{path}{key}", item)
 
     def _items(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """What a container or an object holds."""
+        """Yield what a container or an object holds."""
         if isinstance(value, dict | list | tuple | deque | set | frozenset) and len(value) > MOST:
             self.values[path] = len(value), id(value)
         elif isinstance(value, dict):
@@ -195,12 +195,12 @@ class _Walk:
                 yield f".{key}", getattr(value, key)
 
     def _reads_all(self, kind: type) -> bool:
-        """Whether attributes may be read that no code of the user's names."""
+        """Return whether attributes may be read that the user's code does not name."""
         bases = [base for base in kind.__mro__ if base not in (object, nn.Module)]
         return bool(self._allowed & ALL) or any(is_library(base.__module__) for base in bases)
 
     def _tensor(self, value: torch.Tensor) -> Any:
-        """Values where a graph would hold them."""
+        """Return a tensor's values if a graph would hold them, otherwise its id."""
         looks = tuple(value.shape), str(value.dtype)
         is_plain = type(value) in (torch.Tensor, nn.Parameter) and not value.is_meta
         if not is_plain or value.numel() > LARGEST or value.layout is not torch.strided:
@@ -213,7 +213,7 @@ class _Walk:
 
 
 def _names_of(code: CodeType) -> set[str]:
-    """Names that code and the functions inside it use, and text, by which `getattr` may."""
+    """Return the names in code and its inner functions, and its strings, which `getattr` may use."""
     found = {*code.co_names, *(const for const in code.co_consts if isinstance(const, str))}
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return found.union(*map(_names_of, inner))
@@ -225,7 +225,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_ours(value: Any) -> bool:
-    """A parallel model, or what it is made of: its weights change in every step."""
+    """Return whether a value is a parallel model or a part of one: its weights change in every step."""
     return any(kind.__module__.startswith("autopar.") for kind in type(value).__mro__)
 
 

@@ -1,7 +1,7 @@
-"""What Python holds besides tensors: walked before and after a trace, compared, and put back.
+"""Records Python state besides tensors before and after a trace, compares it, and restores it.
 
-A forward that changes an attribute, a list, a counter of a helper object, or the state of a random
-generator computes something else in the next step, which one graph cannot do.
+A forward pass that changes an attribute, a list, a counter of a helper object, or the state of a
+random generator computes something else in the next step. One graph cannot represent that.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from torch import nn
 from autopar.capture import _torch
 
 MOST = 200_000
-"""Values that are looked at."""
+"""Maximum number of values that are inspected."""
 LARGEST_ARRAY = 1 << 26
-"""Bytes of an array that is compared."""
+"""Maximum size in bytes of an array that is compared."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 OPAQUE = (type, ModuleType, BuiltinFunctionType, CodeType, property)
-"""Not looked into: classes are where the user's code names them."""
+"""Types that are not inspected; classes are, if the user's code names them."""
 OWN_STATE = frozenset(
     ["_parameters", "_buffers", "_modules", "training", "_non_persistent_buffers_set"]
 )
-"""Of an `nn.Module`, what capture follows in another way, but for which of them there are."""
+"""State of an `nn.Module` that capture tracks in another way, except for which entries exist."""
 PARTS = ("_modules", "_parameters", "_buffers")
 PYTHON, NUMPY = "the random numbers of Python", "the random numbers of NumPy"
 LIBRARIES = ("torch.", "transformers.", "numpy.", "autopar.", "logging", "warnings")
@@ -48,28 +48,28 @@ Token = Any
 
 @dataclass
 class PythonState:
-    """Values by path, and how to put each container back."""
+    """Values by path, and functions that restore each container."""
 
     values: dict[Path, Token] = field(default_factory=dict)
     tensors: dict[int, Path] = field(default_factory=dict)
-    """Where each tensor that is no parameter or buffer of the model lives."""
+    """Path of each tensor that is no parameter or buffer of the model, by id."""
     undo: list[Callable[[], None]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    """That the user's code uses."""
+    """Names that the user's code uses."""
     generators: dict[Path, bool] = field(default_factory=dict)
-    """Of what keeps a state of its own: whether it makes random numbers."""
+    """For each object with a state of its own: whether it generates random numbers."""
     traced: list[tuple[Any, Any, torch.Tensor]] = field(default_factory=list)
-    """Dict, key and value of each traced tensor that was put into one."""
+    """Dict, key and value of each traced tensor that was stored in a dict."""
     scopes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Globals of the user's functions."""
+    """Globals of the user's functions, by id."""
     roots: dict[Path, Callable[[], Any]] = field(default_factory=dict)
-    """What gives, of each path, the attribute or variable that the path begins with."""
+    """For each path, a function that returns the attribute or variable at the beginning of the path."""
     _root: Callable[[], Any] = lambda: None
     _seen: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, others: Mapping[Path, Any]) -> PythonState:
-        """All that the model's modules hold, the functions of their classes, and `others`."""
+        """Return the state of the model's modules, of their classes' functions, and of `others`."""
         found = cls()
         for path, module in model.named_modules():
             found._module(path, module)
@@ -82,27 +82,27 @@ class PythonState:
         return found
 
     def differs(self, other: PythonState) -> list[Path]:
-        """Paths whose values are not the same, in order."""
+        """Return the paths whose values differ, in order."""
         places = dict.fromkeys((*self.values, *other.values))
         return [p for p in places if self.values.get(p) != other.values.get(p)]
 
     @classmethod
     def below(cls, path: Path, value: Any) -> dict[Path, Token]:
-        """The tokens of one value and all in it."""
+        """Return the tokens of a value and of everything in it."""
         found = cls()
         found._walk(path, value)
         return found.values
 
     def put_back(self) -> None:
-        """Every container as it was when it was looked at."""
+        """Restore every container to what it was when it was inspected."""
         for undo in reversed(self.undo):
             undo()
 
     def _new(self, value: Any) -> bool:
-        """Whether a value is seen for the first time, and there is room."""
+        """Return whether a value is seen for the first time and the limit is not reached."""
         if id(value) in self._seen or len(self.values) >= MOST:
             return False
-        self._seen[id(value)] = value  # kept, so that its id stays its own
+        self._seen[id(value)] = value  # keeps the object alive, so that its id is not reused
         return True
 
     def _module(self, path: Path, module: nn.Module) -> None:
@@ -117,7 +117,7 @@ class PythonState:
             self._from(f"{path}.{key}".lstrip("."), partial(held.get, key))
 
     def _part(self, path: Path, module: nn.Module, name: str) -> None:
-        """Which modules and parameters a module has: not their values, which capture follows."""
+        """Record which modules and parameters a module has; capture tracks their values."""
         held, part = vars(module), vars(module)[name]
         before = dict(part)
 
@@ -134,13 +134,13 @@ class PythonState:
                 self.roots[place] = partial(getattr, module, key, None)
 
     def _from(self, path: Path, root: Callable[[], Any]) -> None:
-        """A value and all in it, which `root` gives."""
+        """Inspect the value that `root` returns, and everything in it."""
         outer, self._root = self._root, root
         self._walk(path, root())
         self._root = outer
 
     def _class(self, kind: type) -> None:
-        """Attributes of a class of the user's, and what its functions reach."""
+        """Inspect attributes of a user's class, and what its functions reach."""
         for key, value in list(vars(kind).items()):
             value = getattr(value, "__func__", value)
             if isinstance(value, FunctionType):
@@ -150,7 +150,7 @@ class PythonState:
                 self._from(f"{kind.__qualname__}.{key}", partial(vars(kind).get, key))
 
     def _function(self, function: FunctionType) -> None:
-        """Globals and closures that its code names."""
+        """Inspect the globals, closures and defaults of a function."""
         if is_library(function.__module__ or "") or not self._new(function):
             return
         self.names |= names_of(function.__code__)
@@ -172,13 +172,13 @@ class PythonState:
     def _cell(self, path: Path, cell: Any) -> None:
         try:
             value = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # cell not filled yet
             return
         self.undo.append(_attribute(cell, "cell_contents", value))
         self._from(path, lambda: cell.cell_contents)
 
     def _walk(self, path: Path, value: Any) -> None:
-        """A value's token, and those of all that it holds."""
+        """Record the token of a value and of everything that it holds."""
         if len(self.values) >= MOST:
             return
         self.roots[path] = self._root
@@ -219,9 +219,9 @@ class PythonState:
             self._walk(f"{path}{key}", item)
 
     def _items(self, value: Any) -> Iterable[tuple[str, Any]]:
-        """What a container or an object holds; `undo` learns to put it back."""
+        """Return what a container or an object holds, and add functions to `undo` that restore it."""
         if isinstance(value, nn.Module):
-            # One that no module has registered: its parameters are not the model's.
+            # A module that no other module has registered: its parameters are not the model's.
             mine = vars(value)
             parts = {**mine, **mine["_parameters"], **mine["_buffers"], **mine["_modules"]}
             return [(f".{k}", v) for k, v in parts.items() if k not in OWN_STATE]
@@ -256,7 +256,7 @@ class PythonState:
 
 
 def held_by(model: nn.Module, loss: Callable[..., Any] | None) -> PythonState:
-    """What a step of the model and its loss could change in Python."""
+    """Return the Python state that a step of the model and its loss could change."""
     others: dict[str, Any] = {PYTHON: random.getstate.__self__}  # type: ignore[attr-defined]
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -266,7 +266,7 @@ def held_by(model: nn.Module, loss: Callable[..., Any] | None) -> PythonState:
 
 @contextmanager
 def undone(model: nn.Module, loss: Callable[..., Any] | None) -> Iterator[None]:
-    """What did not come to its end leaves nothing behind: a trace that is begun anew begins alike."""
+    """Restore the Python state if the context raises: the next trace begins in the same state."""
     before = held_by(model, loss)
     try:
         yield
@@ -276,20 +276,20 @@ def undone(model: nn.Module, loss: Callable[..., Any] | None) -> Iterator[None]:
 
 
 def is_library(module: str) -> bool:
-    """Whether code of this module is not looked into."""
+    """Return whether code of this module is not inspected."""
     return f"{module}.".startswith(LIBRARIES) or module.partition(".")[0] in (
         sys.stdlib_module_names - {"__main__"}
     )
 
 
 def names_of(code: CodeType) -> set[str]:
-    """Names that code and the functions inside it use."""
+    """Return the names that code and the functions inside it use."""
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return set(code.co_names).union(*map(names_of, inner))
 
 
 def state_of(value: Any) -> tuple[Token, Callable[[], None]] | None:
-    """The state of a random generator, an array or an iterator, and how to put it back."""
+    """Return the state of a generator, an array or an iterator, and a function that restores it."""
     if isinstance(value, random.Random):
         state = value.getstate()
         return hash(state), lambda: value.setstate(state)
@@ -337,11 +337,11 @@ def _of_numpy(value: Any) -> tuple[Token, Callable[[], None]] | None:
 
 
 def _nothing() -> None:
-    """An iterator cannot be put back."""
+    """Do nothing: an iterator cannot be restored."""
 
 
 def _looks(value: torch.Tensor) -> Token:
-    """A traced tensor by its looks: it is another one in every trace."""
+    """Return a token of a tensor; for a traced one shape and dtype, since each trace makes another."""
     if _torch.is_fake(value):
         return "traced", tuple(value.shape), str(value.dtype)
     return "tensor", id(value), 0 if value.is_inference() else value._version
@@ -365,7 +365,7 @@ def _as_before(held: Any, before: Mapping[Any, Any], but: frozenset[str] = froze
         for key in now.keys() - before.keys():
             del held[key]
     else:
-        held.clear()  # so that the order, too, is as before
+        held.clear()  # so that the order is restored as well
     held.update(before)
 
 

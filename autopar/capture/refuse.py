@@ -1,4 +1,4 @@
-"""What tracing would silently change, refused with the user's file and line."""
+"""Refuses what tracing would silently change, with the user's file and line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ INSTEAD = {
     "nonzero": MASKED,
     "__getitem__": MASKED,
 }
-"""What to write for functions whose shapes or results need values."""
+"""What to write instead of functions whose shapes or results depend on values."""
 SPOKEN: dict[Any, str] = {
     _torch.READ_DATA: "Tensor.data",
     _torch.WRITE_DATA: "Tensor.data",
@@ -65,7 +65,7 @@ RAISES = (
 
 
 def watchers() -> Mapping[Any, Watcher]:
-    """A watcher for each function that would be lost."""
+    """Return a watcher for each function whose effect would be lost."""
 
     def refuser(function: Any, why: str) -> Watcher:
         name = SPOKEN.get(function) or getattr(function, "__qualname__", str(function))
@@ -82,7 +82,10 @@ def watchers() -> Mapping[Any, Watcher]:
 def explained(
     model: nn.Module, where: Whereabouts, inputs: Mapping[str, torch.Tensor]
 ) -> Iterator[None]:
-    """Errors raised while the model runs on fake tensors, in the user's terms."""
+    """Explain errors that the model raises on fake tensors, in the user's terms.
+
+    Raise `CaptureError` for everything but autopar's own errors.
+    """
     name = type(model).__name__
     try:
         with _torch.unlogged():
@@ -110,13 +113,13 @@ def explained(
 
 
 def _in_an_if(traceback: TracebackType | None) -> bool:
-    """Whether the line that reads a value decides a branch."""
+    """Return whether the line that reads a value decides a branch."""
     code = _place(traceback).rpartition("\n")[2].strip()
     return code.startswith(("if ", "elif ", "assert "))
 
 
 def _instead(where: Whereabouts) -> str:
-    """What to write in the place of the function that failed."""
+    """Return what to write instead of the function that failed."""
     if where.of_buffers:
         return OF_BUFFERS
     known = [INSTEAD[name] for name in where.failed if name in INSTEAD]
@@ -124,7 +127,7 @@ def _instead(where: Whereabouts) -> str:
 
 
 def _stray(model: nn.Module) -> str:
-    """Tensors that modules keep beside their parameters and buffers: the meta device left no values."""
+    """Return a message about tensors in plain attributes, which have no values on the meta device."""
     found = [
         f"{path}.{key}".lstrip(".")
         for path, module in model.named_modules()
@@ -141,7 +144,7 @@ def _stray(model: nn.Module) -> str:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """The innermost of the user's lines in a traceback."""
+    """Return the innermost of the user's lines in a traceback."""
     frame = None
     line = 0
     while traceback is not None:

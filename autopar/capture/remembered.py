@@ -1,12 +1,13 @@
-"""An operator that ran on tensors of the same looks is recorded without being run again.
+"""Records an operator without running it if it already ran on tensors with the same properties.
 
-Torch spends two milliseconds on each operator of a trace, and a deep model runs the same few hundred
-times over.  What comes out follows from what goes in: shapes, strides, dtypes, which operand's memory
-a result shares, whether it carries a gradient.  The user's Python runs all the same, so nothing is
-assumed of layers that look alike.
+Torch needs about two milliseconds for each operator of a trace, and a deep model repeats the same
+few hundred. The result is determined by properties of the operands: shapes, strides, dtypes, which
+operand's memory a result shares, whether it carries a gradient. The user's Python code still runs,
+so layers are not assumed to be equal.
 
-What is made so has no history in autograd.  Nothing of a graph needs it, but a write in place does, and
-a model may ask for it: then the trace is begun anew without (`Forgotten`).
+A result that is made in this way has no autograd history. The graph does not need it, but a write
+in place does, and a model may read it. Then the trace starts again without this cache
+(`Forgotten`).
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ LITERALS = frozenset(
 )
 REFUSED_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 LIFTS = ("lift", "lift_fresh", "is_nonzero")
-"""Operators that traces treat in a way of their own."""
+"""Operators that traces treat specially."""
 
 
 class Forgotten(BaseException):
-    """The model needs what remembered tensors lack; no `except Exception` of its own may stop this."""
+    """Raised if the model needs autograd history; no `except Exception` of the model may catch it."""
 
 
 class _Unlike(Exception):
-    """An argument of which looks say too little."""
+    """Raised for an argument that its properties do not fully describe."""
 
 
 @dataclass(frozen=True)
 class _Made:
-    """One tensor of a result.  `of`: the operand that it is, or whose memory it shares."""
+    """One tensor of a result. `of`: the operand that it is, or whose memory it shares."""
 
     of: int | None
     is_operand: bool
@@ -65,21 +66,21 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Result:
-    """What an operator gave: one tensor, or a list or tuple of them."""
+    """An operator's result: one tensor, or a list or tuple of tensors."""
 
     kind: type | None
     made: tuple[_Made, ...]
 
 
 class Remembered:
-    """Answers for the operators of one trace."""
+    """Returns the results of the operators of one trace."""
 
     def __init__(self) -> None:
         self._results: dict[Hashable, _Result | None] = {}
         self._storages: set[int] = set()
 
     def answering(self) -> AbstractContextManager[None]:
-        """Within, a trace has its answers from here."""
+        """Within the context, a trace gets the results of operators from this object."""
         return _torch.operators_answered(self._answer)
 
     def _answer(
@@ -90,7 +91,7 @@ class Remembered:
         kwargs: dict[str, Any],
         run: _torch.Run,
     ) -> Any:
-        """The operator's result, recorded in the trace."""
+        """Return the operator's result, recorded in the trace."""
         if _torch.is_mutable(func):
             self._refuse_to_write(func, args, kwargs)
             return run()
@@ -114,7 +115,7 @@ class Remembered:
         return result
 
     def watchers(self) -> Mapping[Any, Watcher]:
-        """For what tells how autograd came to a tensor."""
+        """Return watchers for accessors of a tensor's autograd history."""
 
         def asked(args: tuple[Any, ...], frame: FrameType | None) -> None:
             self._refuse_history(args)
@@ -147,7 +148,7 @@ def _is_special(func: Any) -> bool:
 
 
 def _state() -> Hashable:
-    """All that decides besides operands."""
+    """Return the global state that affects results."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -157,7 +158,10 @@ def _state() -> Hashable:
 
 
 def _looks(value: Any, operands: list[Any]) -> Hashable:
-    """Equal for what an operator cannot tell apart; `operands` gets the tensors, in order."""
+    """Return a key that is equal for arguments which an operator cannot distinguish.
+
+    The tensors are appended to `operands` in order.
+    """
     kind = type(value)
     if kind in LITERALS:
         return kind, value
@@ -173,7 +177,7 @@ def _looks(value: Any, operands: list[Any]) -> Hashable:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether looks say all of a tensor: no values are known of it, and it lies in strides."""
+    """Return whether properties describe a tensor fully: its values are unknown, and it is strided."""
     return (
         _torch.is_fake(value)
         and likely(value) is None
@@ -184,7 +188,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _seen(result: Any, operands: Sequence[Any]) -> _Result | None:
-    """How to make such a result again; None where that is not known."""
+    """Return how to make such a result again, or None if that is not known."""
     kind = type(result) if type(result) in (list, tuple) else None
     tensors = [result] if kind is None else list(result)
     if not operands or not tensors or not all(_is_plain(tensor) for tensor in tensors):
@@ -207,7 +211,7 @@ def _one(tensor: Any, operands: Sequence[Any], memory: Mapping[int, int]) -> _Ma
 
 
 def _with_nodes(value: Any, nodes: Mapping[int, Any]) -> Any:
-    """Arguments with nodes in the place of tensors."""
+    """Return the arguments with nodes instead of tensors."""
     if isinstance(value, tuple | list):
         return type(value)(_with_nodes(item, nodes) for item in value)
     if isinstance(value, dict):

@@ -1,11 +1,11 @@
-"""Repeated blocks, found by structure: a transformer's layers, whatever their modules are called.
+"""Finds repeated blocks by structure, such as a transformer's layers, whatever their modules are called.
 
-A `Repeat` says that nodes [start, start + period * count) are `count` copies of one block: the same
-operators, literals and shapes; the same references inside a block; what a block reads from outside
-is either one tensor for all copies (a mask, a shared weight), or a leaf of its own (a weight), or
-made by the copy before it at the same place.  The first copy may read anything of the same shape
-there.  A block is one connected computation with a weight, and each copy reads the one before it:
-q, k and v side by side are not a repeat.
+A `Repeat` states that the nodes [start, start + period * count) are `count` copies of one block.
+The copies have the same operators, literals and shapes, and the same references inside the block.
+What a block reads from outside is one tensor for all copies (a mask, a shared weight), or a leaf of
+its own (a weight), or made by the previous copy at the same position. The first copy may read
+anything of the same shape there. A block is one connected computation with a weight, and each copy
+reads the previous one: q, k and v in parallel are not a repeat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autopar.ir.graph import Arg, Graph, Node, Ref
 
 Ids = npt.NDArray[np.int64]
 Place = tuple[int, int]
-"""Which node makes a tensor, and as which of its outputs."""
+"""Index of the node that makes a tensor, and the position among its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,23 @@ class Repeat:
 
     @property
     def stop(self) -> int:
-        """Index behind the last copy."""
+        """Index after the last copy."""
         return self.start + self.period * self.count
 
     def block(self, copy: int) -> range:
-        """Indices of one copy."""
+        """Return the indices of one copy."""
         first = self.start + copy * self.period
         return range(first, first + self.period)
 
 
 def repeats(graph: Graph) -> tuple[Repeat, ...]:
-    """Disjoint repeats in order, the one that covers most found first, then those beside it."""
+    """Return disjoint repeats in order; the largest is found first, then those before and after it."""
     search = _Search(graph)
     return tuple(sorted(search.within(0, len(graph.nodes)), key=lambda repeat: repeat.start))
 
 
 class _Search:
-    """One graph's nodes with their references as indices, and each node's looks as a number."""
+    """The nodes of a graph with references as indices, and a number for each distinct signature."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes = graph.nodes
@@ -64,14 +64,14 @@ class _Search:
                 self.last_read[source] = index
 
     def within(self, low: int, high: int) -> list[Repeat]:
-        """Repeats inside [low, high)."""
+        """Return the repeats inside [low, high)."""
         best = self._best(low, high)
         if best is None:
             return []
         return [*self.within(low, best.start), best, *self.within(best.stop, high)]
 
     def _best(self, low: int, high: int) -> Repeat | None:
-        """The repeat that covers most nodes; the shortest period among equals."""
+        """Return the repeat that covers most nodes; among equals, the one with the shortest period."""
         bounds = sorted(self._runs(low, high), key=lambda run: (-run[0], run[1]))
         best: Repeat | None = None
         for cover, period, first, stop in bounds:
@@ -83,7 +83,10 @@ class _Search:
         return best
 
     def _runs(self, low: int, high: int) -> Iterator[tuple[int, int, int, int]]:
-        """(nodes covered at most, period, first, stop): nodes there look like those a period on."""
+        """Yield (cover, period, first, stop) of ranges whose nodes match those a period later.
+
+        `cover` is the maximum number of nodes that a repeat there can cover.
+        """
         ids = self.ids[low:high]
         for period in range(1, len(ids) // 2 + 1):
             same = np.concatenate(([False], ids[:-period] == ids[period:], [False])).astype(np.int8)
@@ -95,7 +98,10 @@ class _Search:
                     yield cover, period, low + int(first), low + int(end) + period
 
     def _aligned(self, period: int, first: int, stop: int) -> Repeat | None:
-        """The best place for the border between copies: most copies, then fewest tensors across."""
+        """Return the repeat with the best border between copies.
+
+        It has the most copies; among equals, the fewest tensors cross the border.
+        """
         choices: list[tuple[int, int, int]] = []
         for start in range(first, min(first + period, stop - 2 * period + 1)):
             count = (stop - start) // period
@@ -107,11 +113,11 @@ class _Search:
         return None
 
     def _crossing(self, first: int, border: int) -> int:
-        """How many tensors made since `first` are read behind a border."""
+        """Return how many tensors made since `first` are read after a border."""
         return sum(self.last_read[i] >= border for i in range(first, border))
 
     def _holds(self, repeat: Repeat) -> bool:
-        """Whether every copy reads what the docstring above allows."""
+        """Return whether every copy reads what the module docstring allows."""
         block = repeat.block(0)
         if not any(self.nodes[s].op == "parameter" for i in block for s, _ in self.reads[i]):
             return False
@@ -122,7 +128,7 @@ class _Search:
         return alike and bool(carried)
 
     def _connected(self, block: range) -> bool:
-        """Whether the block is one computation, not parts of two that stand side by side."""
+        """Return whether the block is one connected computation, not parts of two parallel ones."""
         group = {index: index for index in block}
 
         def root(index: int) -> int:
@@ -137,7 +143,7 @@ class _Search:
         return len({root(index) for index in block}) == 1
 
     def _alike(self, repeat: Repeat, copy: int, carried: dict[Place, Place]) -> bool:
-        """Whether a copy reads as the first two do, place by place."""
+        """Return whether a copy reads as the first two do, place by place."""
         block, shift = repeat.block(0), copy * repeat.period
         leaves: dict[int, int] = {}
         for index in block:
@@ -150,7 +156,7 @@ class _Search:
                     same = self.nodes[here[0]].is_leaf and own == here[0]
                 elif first == zeroth:  # one tensor for all copies
                     same = here == zeroth
-                else:  # made by the copy before; what the first copy reads stands for it
+                else:  # made by the previous copy; the first copy reads another tensor instead
                     made_before = first[0] in block and here == _later(first, shift - repeat.period)
                     same = made_before and carried.setdefault(first, zeroth) == zeroth
                 if not same:
@@ -163,7 +169,7 @@ def _later(place: Place, shift: int) -> Place:
 
 
 def _looks(node: Node, graph: Graph) -> str:
-    """Everything of a node but names: equal text means equal operator, literals and shapes."""
+    """Return everything of a node except names: equal for equal operators, literals and shapes."""
     if node.is_leaf:
         return f"leaf {node.name}"
     arguments = _shown(node.args, graph), _shown(tuple(value for _, value in node.kwargs), graph)

@@ -1,7 +1,7 @@
-"""What autograd keeps of every operator of a graph for the backward.
+"""Determines what autograd saves for the backward, for every operator of a graph.
 
-Operators are asked in the graph's order, each under the strides that those before it gave its operands:
-whether a reshape is a view or a copy, and what attention copies, is a matter of strides.
+Operators are measured in the graph's order, each with the strides that the operators before it gave
+to its operands. Strides decide whether a reshape is a view or a copy, and what attention copies.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from autopar.ir.graph import Graph, Node, Saved, Tensor
 from autopar.ops.operators import bind
 
 Known = dict[object, OperatorFacts]
-"""Each kind of operator, arguments, shapes and strides is asked once."""
+"""Measurements by operator, arguments, shapes and strides; each combination is measured once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A node as somebody calls it: with these operands, some of them laid out anew, row by row."""
+    """A call of a node with given operands, some of them copied to row-major order."""
 
     node: Node
     operands: Mapping[str, Tensor]
@@ -29,22 +29,22 @@ class Call:
 
     @property
     def arriving(self) -> tuple[int, ...]:
-        """The outputs at which they do."""
+        """The outputs at which gradients arrive."""
         outputs = enumerate(self.node.outputs)
         return tuple(place for place, tensor in outputs if tensor.name in self.reached)
 
 
 @dataclass(frozen=True, eq=False)
 class Kept(Mapping[str, Saved]):
-    """By node name, of whole tensors."""
+    """What autograd saves, by node name, for unsharded tensors."""
 
     found: Mapping[str, Saved]
     kind: str
-    """Of device."""
+    """Kind of device."""
     known: Known
 
     def of(self, calls: Iterable[Call]) -> Mapping[str, Saved]:
-        """The same of other calls of nodes, in the graph's order."""
+        """Return the same for other calls of nodes, in the graph's order."""
         return _asked(calls, self.kind, self.known)
 
     def __getitem__(self, name: str) -> Saved:
@@ -58,7 +58,7 @@ class Kept(Mapping[str, Saved]):
 
 
 def saved(graph: Graph, kind: str = "cpu", known: Known | None = None) -> Kept:
-    """On a kind of device; `known` remembers what was asked from graph to graph."""
+    """Return what autograd saves on a kind of device; `known` is a cache that graphs may share."""
     known = {} if known is None else known
     calls = (
         Call(node, {name: graph.tensors[name] for name in node.operands}, graph.reached)
@@ -85,7 +85,7 @@ def _asked(calls: Iterable[Call], kind: str, known: Known) -> dict[str, Saved]:
 
 
 def _numbered(node: Node) -> str:
-    """The arguments with operand numbers for names: equal for equal calls."""
+    """Return the arguments with operand numbers instead of names: equal for equal calls."""
     numbered = {name: f"<{place}>" for place, name in enumerate(dict.fromkeys(node.operands))}
     return repr(
         (

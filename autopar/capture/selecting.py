@@ -1,7 +1,8 @@
-"""Functions whose size depends on values that are known: they become operators of that size.
+"""Replaces functions whose result sizes depend on known values by operators of that size.
 
-Values are known of what follows from shapes and constants, and to some extent of buffers: how many
-entries a mask selects may enter a graph, if the step checks it (`autopar.ops.selections`).
+Values are known if they follow from shapes and constants, and in part if they are those of buffers.
+The number of entries that a mask selects may be stored in a graph if the step checks it
+(`autopar.ops.selections`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 class Selections:
-    """Answers for the functions of one trace; `NotImplemented` where torch has to."""
+    """Returns the results of functions in one trace; `NotImplemented` leaves a function to torch."""
 
     def __init__(self) -> None:
         self._flat: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        """By id: labels that a mask selects, how many is not known; labels and mask."""
+        """Labels selected by a mask, whose number is not known, with all labels and the mask; by id."""
 
     def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The function's result."""
+        """Return the function's result."""
         if self._flat:
             self._check(func, (args, kwargs))
         if func in CTC:
@@ -43,11 +44,11 @@ class Selections:
         return NotImplemented if found is None else found(*args, **kwargs)
 
     def _check(self, func: Any, given: Any) -> None:
-        """Labels that were selected are there for a loss that reads them all."""
+        """Raise if another function than a CTC loss reads selected labels."""
         for value in _torch.tree_leaves(given):
             if id(value) in self._flat and func not in CTC:
                 _, labels, mask = self._flat[id(value)]
-                torch.masked_select(labels, mask)  # raises
+                torch.masked_select(labels, mask)  # raises, because the number is not known
 
     def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
         values = likely(mask)
@@ -72,7 +73,7 @@ class Selections:
         reduction: str | int = "mean",
         zero_infinity: bool = False,
     ) -> torch.Tensor:
-        """The operator that gives each sample's loss, and their reduction."""
+        """Return the operator of the losses of each sample, followed by their reduction."""
         _, targets, selected = self._flat.get(id(targets), (None, targets, None))
         lengths = [_lengths(each, log_probs) for each in (input_lengths, target_lengths)]
         single = log_probs.dim() == 2
@@ -94,7 +95,7 @@ def _lengths(given: Any, like: torch.Tensor) -> torch.Tensor:
 
 
 def _places(mask: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-    """Where a mask is true, by dim; None where nobody knows how many places that are."""
+    """Return where a mask is true, one tensor per dim; None if the number of places is not known."""
     values = likely(mask)
     if values is None:
         return None
@@ -105,7 +106,7 @@ def _places(mask: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
 
 
 def _mask(part: Any) -> torch.Tensor | None:
-    """A boolean mask among the parts of an index."""
+    """Return a part of an index as a boolean mask; None if it is none."""
     if isinstance(part, torch.Tensor):
         return part if part.dtype == torch.bool and part.dim() else None
     numpy: Any = sys.modules.get("numpy")
@@ -171,14 +172,14 @@ def _repeat_interleave(
 
 
 def _tensor(data: Any, *, dtype: Any = None, **_: Any) -> Any:
-    """A traced tensor is copied, whoever wrote ``torch.tensor`` for it."""
+    """Copy a traced tensor that is passed to ``torch.tensor``."""
     if not _torch.is_fake(data):
         return NotImplemented
     return data.detach().clone() if dtype is None else data.detach().to(dtype, copy=True)
 
 
 def _of_constants(function: Any) -> Answer:
-    """What constants give is a constant."""
+    """Return an answer that computes with constants: their result is a constant."""
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         given = args, kwargs
@@ -204,11 +205,11 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Any:
-    """As torch computes it, which looks whether a variance is negative before."""
+    """Compute the loss as torch does, without its check whether a variance is negative."""
     if not isinstance(var, torch.Tensor) or input.shape != var.shape:
         return NotImplemented
     floor = var.detach().clamp(min=eps) - var.detach()
-    var = var + floor  # no gradient stops at the least variance
+    var = var + floor  # gradients pass below the minimum variance as well
     loss = 0.5 * (var.log() + (input - target).square() / var)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
@@ -221,7 +222,7 @@ COUNTED: Sequence[Any] = (
     torch.unique, torch.Tensor.unique, torch.unique_consecutive, torch.Tensor.unique_consecutive,
     torch.bincount, torch.Tensor.bincount, torch.combinations, torch.histc, torch.Tensor.histc,
 )  # fmt: skip
-"""Functions of constants whose results have sizes that depend on values."""
+"""Functions that are answered for constants, because the size of their result depends on values."""
 ANSWERS: dict[Any, Answer] = {
     torch.Tensor.__getitem__: _getitem,
     torch.nonzero: _nonzero,

@@ -1,6 +1,7 @@
-"""SpecAugment as `transformers` has it, drawn by torch: NumPy's draws would be frozen in a graph.
+"""SpecAugment of `transformers` with random numbers from torch: a graph would freeze NumPy's.
 
-The spans have the same distribution: as many of one length, anywhere, none of them at the same place.
+The spans have the same distribution: the same number of spans of one length, at any place, no two
+at the same place.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NAME = "_compute_mask_indices"
 
 @contextlib.contextmanager
 def spans_drawn_by_torch() -> Iterator[None]:
-    """Within, every model of the library that masks spans has them from here."""
+    """Within the context, every model of the library that masks spans uses `masked_spans`."""
     modules = [
         module
         for name, module in list(sys.modules.items())
@@ -40,7 +41,7 @@ def masked_spans(
     attention_mask: torch.Tensor | None = None,
     min_masks: int = 0,
 ) -> torch.Tensor:
-    """A mask of spans for each row, of those that are `attention_mask` in front."""
+    """Return a mask of random spans for each row, in its first ``attention_mask.sum(-1)`` entries."""
     rows, length = shape
     if not 1 <= mask_length <= length:
         raise ValueError(f"mask_length must be between 1 and {length}, not {mask_length}")
@@ -63,6 +64,6 @@ def masked_spans(
     starts = (order.argsort(1) < taken[:, None]) & fits
     begun = starts.long().cumsum(1)
     spans = begun > F.pad(begun, (mask_length, 0))[:, :length]
-    # A row too short for a span has its last entry masked, which is padding.
+    # The last entry of a row too short for a span is masked. It is padding.
     padding = ((taken == 0) & (most > 0))[:, None] & (places == length - 1)
     return spans | padding

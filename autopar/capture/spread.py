@@ -1,7 +1,7 @@
-"""Values of many equal rows, kept and computed as one row: positions of a large batch, full masks.
+"""Stores and computes values with many equal rows as one row: positions of a large batch, full masks.
 
-Such a tensor lies in memory once and is stretched over its other dims with stride 0.  So what is known
-while capturing does not end where a batch gets large.
+Such a tensor is stored once and expanded over its other dims with stride 0. Values can therefore be
+tracked for large batches, too.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from autopar.capture import _torch
 
 ALONG = frozenset(["cumsum", "cumprod", "cat", "flip", "diff", "logcumsumexp"])
-"""Operators that mix entries of the dim that they name, and of no other."""
+"""Operators that mix entries along the dim that they name, and along no other."""
 OVER_ALL = frozenset(["all", "any", "max", "min", "amax", "amin"])
-"""Reductions that give the same of one row and of many equal ones."""
+"""Reductions that give the same result for one row and for many equal rows."""
 FILLED = frozenset(["full", "ones", "zeros"])
 COPIED_VIEWS = frozenset(["_unsafe_view"])
-"""What a reshape calls behind a copy: the copy of equal rows may still lie in memory once."""
+"""What a reshape calls after a copy: the copy of equal rows may still be stored once."""
 BY_STRIDES = frozenset(["as_strided", "as_strided_copy"])
 
 
@@ -31,7 +31,7 @@ def computed(
     shapes: Sequence[Sequence[int]],
     largest: int,
 ) -> Any:
-    """The operator's results, of these shapes, or None where they would take too many elements."""
+    """Return the operator's results, of these shapes, or None if they would need too many elements."""
     operands = list(_tensors((*args, *kwargs.values())))
     name = _torch.operator_name(func)
     if name in FILLED and len(shapes) == 1:
@@ -52,7 +52,7 @@ def computed(
 
 
 def one_row(value: torch.Tensor) -> torch.Tensor:
-    """The entries that lie in memory, each of them once."""
+    """Return the entries that are stored, each of them once."""
     for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
         if stride == 0 and size > 1:
             value = value.narrow(dim, 0, 1)
@@ -80,7 +80,7 @@ def _filled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shape: An
 
 
 def _viewed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], small: bool) -> Any:
-    """A view, which rows that lie in memory once may not have."""
+    """Return a view; if stride 0 does not allow it, compute it on copies if they are `small`."""
     try:
         return func(*args, **kwargs)
     except RuntimeError:
@@ -99,7 +99,10 @@ def _free(
     operands: Sequence[torch.Tensor],
     shapes: Sequence[Sequence[int]],
 ) -> set[int] | None:
-    """Dims, counted from behind, of which one entry says all; None: another kind of operator."""
+    """Return the dims, counted from the end, along which all entries are equal.
+
+    Return None if that does not follow for the result of this kind of operator.
+    """
     if len(shapes) != 1:
         return None
     rank = max(operand.dim() for operand in operands)
@@ -129,7 +132,7 @@ def _narrowed(
     shape: Sequence[int],
     largest: int,
 ) -> Any:
-    """The operator on one entry of each of these dims, stretched over them again."""
+    """Run the operator on one entry of each of these dims, and expand the result over them."""
     across = math.prod(shape[d] for d in dims if -d <= len(shape))
     if math.prod(shape) > largest * max(across, 1):
         return None

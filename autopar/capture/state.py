@@ -1,4 +1,4 @@
-"""What forward leaves behind in the modules: new buffers are results, fakes are cleaned up."""
+"""Handles what forward leaves in the modules: new buffers are results, fake tensors are removed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from autopar.errors import CaptureError
 from autopar.request.derived import derived
 
 ByProduct = tuple[nn.Module, str, torch.Tensor]
-"""A module, and an attribute of it that forward filled in."""
+"""A module, an attribute of it that forward filled, and the tensor in it."""
 
 
 class AssignedBuffers:
     """Buffers that forward replaces by assignment: ``self.steps = self.steps + 1``.
 
-    The functional call puts the old tensors back when it ends, so they are read just before.
-    A parameter that is replaced so would be the old one in the next step: it is refused.
+    The functional call restores the old tensors when it ends, so the new ones are read just before.
+    A parameter that is replaced in this way raises `CaptureError`: the next step would have the old
+    one.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -32,7 +33,7 @@ class AssignedBuffers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Record what the model's buffers become while it runs inside."""
+        """Within the context, record what the model's buffers become when the model runs."""
 
         def enter(module: nn.Module, args: Any) -> None:
             self._before = _buffers(module)
@@ -72,7 +73,7 @@ class AssignedBuffers:
 
 
 def _parameters(module: nn.Module) -> dict[str, torch.Tensor]:
-    # Within the functional call they are plain tensors, which `named_parameters` gives all the same.
+    # Within the functional call they are plain tensors, but `named_parameters` still returns them.
     return dict(module.named_parameters(remove_duplicate=False))
 
 
@@ -93,14 +94,15 @@ def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def clean_attributes(model: nn.Module) -> Iterator[list[ByProduct]]:
-    """Take traced tensors out of the user's modules again, where forward put some aside.
+    """Remove traced tensors that forward stored in the user's modules.
 
-    A tensor attribute that forward replaces is state from step to step, which a graph knows only
-    for buffers; an attribute that was empty before is a by-product of one call, and is listed.
+    A tensor attribute that forward replaces is state between steps, which a graph can represent
+    only for buffers: it raises `CaptureError`. An attribute that was empty is a by-product of one
+    call. It is listed, and becomes empty again.
     """
     left: list[ByProduct] = []
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
-    # What a hook computes anew before each forward is no state.
+    # What a hook computes again before each forward is no state.
     kept = {path: derived(module) for path, module in model.named_modules()}
     buffers = _buffers(model).keys()
     try:
@@ -131,7 +133,7 @@ def clean_attributes(model: nn.Module) -> Iterator[list[ByProduct]]:
 
 
 def _drop_buffers(model: nn.Module, kept: Set[str]) -> None:
-    """Forget buffers that a failed capture has filled in."""
+    """Empty the buffers that a failed capture has filled."""
     for name in _buffers(model).keys() - kept:
         path, _, key = name.rpartition(".")
         setattr(model.get_submodule(path), key, None)

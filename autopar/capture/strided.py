@@ -1,8 +1,8 @@
-"""Strides in the user's code are those of one process: what they mean, whatever layout a rank has.
+"""Translates ``as_strided``, whose strides are those of one process, to any memory layout of a rank.
 
-``as_strided`` reads memory, and a rank's tensors lie otherwise (a gathered tensor is row-major).  So its
-operand's dims are put into the order in which they lie in memory; of the result in row-major order the
-same strides read the same entries.
+``as_strided`` reads memory, and a rank's tensors are laid out differently (a gathered tensor is
+row-major). Therefore the dims of its operand are permuted to the order that they have in memory. In
+the row-major result, the same strides read the same entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STRIDED = "aten.as_strided.default"
 
 @dataclass(frozen=True)
 class Window:
-    """``strided(x.permute(order), size, stride, offset)``, with x in row-major order."""
+    """Arguments of ``strided(x.permute(order), size, stride, offset)``, with x in row-major order."""
 
     order: tuple[int, ...]
     size: tuple[int, ...]
@@ -27,8 +27,8 @@ class Window:
 def window(
     x: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int | None
 ) -> Window | None:
-    """None where it reads memory that is not the tensor's own."""
-    # Dims of one entry lie anywhere; of the others each step is over all that lies within.
+    """Return the window, or None if it reads memory outside of the tensor."""
+    # Dims of size 1 may have any stride. Any other dim must step over all dims inside it.
     strides = x.stride()
     order = tuple(sorted(range(x.dim()), key=lambda dim: (x.shape[dim] > 1, -strides[dim])))
     step = 1

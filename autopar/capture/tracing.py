@@ -1,4 +1,4 @@
-"""Run the model once on fake tensors and record it: the first half of capture."""
+"""Runs the model once on fake tensors and records it. This is the first half of capture."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ended:
     """What the results of a run stand for."""
 
     has_loss: bool
-    """Whether the first result is the loss; then come `outputs`, then `assigned`."""
+    """Whether the first result is the loss; `outputs` and then `assigned` follow."""
     outputs: tuple[str, ...]
     """Paths of the tensors that the model returned."""
     assigned: tuple[str, ...]
@@ -59,14 +59,14 @@ class Trace:
     train: bool
     device: str
     originals: Mapping[int, int] = field(default_factory=dict)
-    """Place among the leaves of the user's own parameters and buffers, by id."""
+    """Position among the leaves of the user's own parameters and buffers, by id."""
     left: tuple[ByProduct, ...] = ()
-    """Attributes that forward filled in; they are empty again."""
+    """Attributes that forward filled; they are empty again."""
 
 
 @dataclass(frozen=True)
 class Demands:
-    """What a trace is for: with gradients or without, in the modules' own modes, for a loss."""
+    """Requirements of a trace: gradients, the modules' present modes, a loss."""
 
     train: bool
     keeps_modes: bool
@@ -80,7 +80,7 @@ def trace(
     demands: Demands,
     autocast: torch.dtype | None,
 ) -> Trace:
-    """Record the model, and the loss behind it, on tensors without storage."""
+    """Record the model, followed by the loss, on tensors without storage."""
     try:
         with contextlib.suppress(Forgotten):
             return _traced(model, call, loss, demands, autocast, Remembered())
@@ -134,7 +134,7 @@ def _traced(
         contextlib.nullcontext() if answers is None else answers.answering(),
         mode,
     ):
-        # Of a bound method torch would count `self` among the arguments.
+        # Torch would count the `self` of a bound method among the arguments.
         module = _torch.trace(lambda *tensors: run.on(*tensors), *fakes)
     assert run.ended is not None
     leaves: list[tuple[LeafKind, str]] = [
@@ -149,7 +149,7 @@ def _traced(
 
 @dataclass
 class _Run:
-    """The model's call as a function of tensors alone; `ended`: what came out of it."""
+    """The model's call as a function of tensors only; `ended` describes its results."""
 
     model: nn.Module
     call: Call
@@ -160,7 +160,7 @@ class _Run:
     ended: Ended | None = None
 
     def on(self, parameters: Tensors, buffers: Tensors, inputs: Tensors) -> list[torch.Tensor]:
-        """The loss, if there is one, outputs, and buffers that were assigned."""
+        """Return the loss, if there is one, the outputs, and the buffers that were assigned."""
         here, assigned = self.call.with_tensors(inputs), AssignedBuffers(self.model)
         with (
             self.where,
@@ -182,7 +182,7 @@ class _Run:
 
 
 def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:
-    """(other name, the name that stands for it) of every tied parameter and buffer."""
+    """Return (other name, name in the graph) of every tied parameter and buffer."""
     found: list[tuple[str, str]] = []
     pairs: tuple[Callable[..., Iterator[tuple[str, torch.Tensor]]], ...] = (
         model.named_parameters,
@@ -197,13 +197,13 @@ def aliases(model: nn.Module) -> tuple[tuple[str, str], ...]:
 
 
 def _device(parameters: Iterable[torch.Tensor], autocast: torch.dtype | None) -> str:
-    """Autocast has a list of operators per kind of device, so it is traced as the kind in use."""
+    """Return the kind of device to trace as: the one in use, since autocast's operators depend on it."""
     on_cuda = any(parameter.is_cuda for parameter in parameters)
     return "cuda" if autocast is not None and on_cuda else "cpu"
 
 
 def _fake(tensor: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
-    """A tensor of the same shape without memory, on the default device."""
+    """Return a tensor of the same shape and strides without memory, on the default device."""
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, requires_grad=requires_grad
     )
@@ -211,7 +211,7 @@ def _fake(tensor: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _modes(model: nn.Module, kept: bool) -> Iterator[None]:
-    """`kept`: every module as the user left it.  Otherwise: all in evaluation mode, and back."""
+    """Within the context, put all modules in evaluation mode, unless their modes are `kept`."""
     before: Mapping[nn.Module, bool] = {module: module.training for module in model.modules()}
     try:
         if not kept:

@@ -1,8 +1,8 @@
-"""What `transformers` is told while it is traced, so that it takes a path that can be captured.
+"""Patches `transformers` during a trace, so that it takes code paths that can be captured.
 
-Nothing that a model computes changes: each answer chooses among ways that the library offers for the
-same function, puts a function in the place of an ``autograd.Function`` with the same gradient, or draws
-with torch what the library draws with NumPy.
+Nothing that a model computes changes. Each patch selects one of the library's ways to compute the
+same function, replaces an ``autograd.Function`` by a function with the same gradient, or draws
+random numbers with torch instead of NumPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autopar.ops.experts import routed_experts
 
 @contextlib.contextmanager
 def transformers_told() -> Iterator[None]:
-    """Within, the library's questions are answered as a captured model needs it."""
+    """Within the context, apply all patches of the library."""
     with (
         _masks_looked_at(),
         _experts_as_one(),
@@ -35,14 +35,14 @@ def transformers_told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def synchronised_norms() -> Iterator[None]:
-    """Within, `SyncBatchNorm` is a batch norm: a captured batch is the whole batch."""
+    """Within the context, `SyncBatchNorm` is a batch norm: a captured batch is the whole batch."""
     with _replaced("torch.nn", "SyncBatchNorm.forward", lambda _: nn.BatchNorm1d.forward):
         yield
 
 
 @contextlib.contextmanager
 def _replaced(module: str, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
-    """`made(original)` in the place of a name, if the library has been imported and has it."""
+    """Replace a name by `made(original)`, if the library has been imported and has that name."""
     *path, last = name.split(".")
     owner: Any = sys.modules.get(module)
     for part in path:
@@ -59,9 +59,9 @@ def _replaced(module: str, name: str, made: Callable[[Any], Any]) -> Iterator[No
 
 
 def _masks_looked_at() -> contextlib.AbstractContextManager[None]:
-    """Masks are skipped (for ``is_causal=True``) after a look at the position ids.
+    """Let the library skip masks (for ``is_causal=True``) after it has read the position ids.
 
-    The library does not risk it on a fake tensor; ours can be looked at.
+    It does not try that with a fake tensor, but the values of ours may be known.
     """
 
     def answer(ask: Any) -> Any:
@@ -74,7 +74,7 @@ def _masks_looked_at() -> contextlib.AbstractContextManager[None]:
 
 
 def _groups_without_kernel() -> contextlib.AbstractContextManager[None]:
-    """The kernel for products in groups knows shapes of bfloat16 alone; there is another way."""
+    """Use the kernel for grouped products only with bfloat16: it knows no other dtype's shapes."""
 
     def answer(ask: Any) -> Any:
         def can_use(read: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> bool:
@@ -86,7 +86,7 @@ def _groups_without_kernel() -> contextlib.AbstractContextManager[None]:
 
 
 def _experts_as_one() -> contextlib.AbstractContextManager[None]:
-    """However a model multiplies by its experts, it is one operator, if they are of the usual kind."""
+    """Record experts of the usual kind as one operator, however the model multiplies by them."""
 
     def answer(ask: Any) -> Any:
         def get_interface(interface: Any, implementation: Any, default: Any) -> Any:
@@ -107,7 +107,7 @@ def _experts_as_one() -> contextlib.AbstractContextManager[None]:
 
 
 def _usual(experts: Any) -> str | None:
-    """The activation, if the experts are two products without bias and it between them."""
+    """Return the activation between the experts' two products; None for experts of another form."""
     moe: Any = sys.modules["transformers.integrations.moe"]
     odd = (
         experts.has_bias
@@ -121,7 +121,7 @@ def _usual(experts: Any) -> str | None:
 
 
 def _name_of(activation: Any) -> str | None:
-    """What autopar calls an activation module of the library."""
+    """Return autopar's name of an activation module of the library."""
     kind = type(activation).__name__
     if kind == "GELUActivation":
         return "gelu" if activation.act is nn.functional.gelu else None
@@ -132,7 +132,7 @@ def _name_of(activation: Any) -> str | None:
 
 
 class _PlainGelu:
-    """BLOOM's own gradient of its GELU is that of its forward, to twelve digits."""
+    """BLOOM's GELU without its own gradient, which equals that of its forward to twelve digits."""
 
     def __init__(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.apply = forward

@@ -1,4 +1,4 @@
-"""A write into a view as a new value of what it is a view of: each view operator's inverse."""
+"""Inverts view operators: a write into a view becomes a new value of the tensor that it is a view of."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PutBack:
 
 
 def parent_of(view: fx.Node) -> fx.Node | None:
-    """What a node is a view of, if its write can be put back."""
+    """Return what a node is a view of, if a write to the node can be put back."""
     if view.op != "call_function" or put_back(view) is None:
         return None
     parent = view.args[0]
@@ -39,13 +39,13 @@ def parent_of(view: fx.Node) -> fx.Node | None:
 
 
 def put_back(view: fx.Node) -> PutBack | None:
-    """How a new value of the view becomes one of its parent."""
+    """Return how a new value of the view becomes a new value of its parent."""
     op = str(view.target)
     if not view.args or not isinstance(view.args[0], fx.Node):
         return None
     parent = view.args[0].meta.get("val")
     if not isinstance(parent, torch.Tensor):
-        # One of several outputs, of `topk` say, is a tensor of its own.
+        # One of several outputs, for example of `topk`, is a tensor of its own.
         return None
     shape = tuple(parent.shape)
     rest: tuple[Any, ...] = tuple(view.args[1:])

@@ -1,6 +1,7 @@
-"""Where the user wrote each operator: module path, file and line, recorded while tracing.
+"""Records during tracing where the user wrote each operator: module path, file and line.
 
-One frame walk per torch call, no stack capture; global module hooks keep the module stack.
+This takes one frame walk per torch call and no stack capture. Global module hooks maintain the
+stack of modules.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from autopar.ir.graph import Origin
 WHERE = "autopar_where"
 GRADIENT, AROUND = "autopar_gradient", "autopar_around"
 Watcher = Callable[[tuple[Any, ...], "FrameType | None"], None]
-"""Called with the arguments of a torch function and the user's frame before it runs."""
+"""Called with the arguments of a torch function and the user's frame, before the function runs."""
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is neither torch's code nor ours."""
+    """Return the innermost frame that is neither torch's code nor this package's."""
     while frame is not None and frame.f_code.co_filename.startswith(_torch.TORCH_FOLDERS):
         frame = frame.f_back
     return frame
 
 
 def origin_at(frame: FrameType | None, module: str = "") -> Origin:
-    """The origin that a frame stands for."""
+    """Return the origin of a frame."""
     if frame is None:
         return Origin(module)
     return located(module, frame.f_code.co_filename, frame.f_lineno)
 
 
 def located(module: str, file: str, line: int) -> Origin:
-    """An origin with its source text."""
+    """Return an origin with its source text."""
     return Origin(module, file, line, linecache.getline(file, line).strip())
 
 
 def spoken(origin: Origin) -> str:
-    """How an error names a place: file, line, source text and module."""
+    """Return a place as errors show it: file, line, source text and module."""
     place = f"{origin.file}:{origin.line}" if origin.file else "an unknown line"
     module = f" in module {origin.module!r}" if origin.module else ""
     return f"{place}{module}" + (f"\n    {origin.code}" if origin.code else "")
@@ -68,15 +69,15 @@ class Whereabouts(TorchFunctionMode):
         self._stack = [""]
         self._last: fx.Node | None = None
         self.failed: list[str] = []
-        """The torch functions that raised, the last one outermost."""
+        """The torch functions that raised, the outermost last."""
         self.of_buffers = False
-        """Whether the last of them was given values of buffers alone."""
+        """Whether the last of them received only values of buffers."""
         self._hooks: list[Any] = []
         self._selections = Selections()
 
     @property
     def module(self) -> str:
-        """Path of the module whose forward runs now."""
+        """Path of the module whose forward is running."""
         return self._stack[-1]
 
     def __enter__(self) -> Any:
@@ -129,7 +130,7 @@ class Whereabouts(TorchFunctionMode):
         return result
 
     def _tag(self, graph: fx.Graph, frame: FrameType | None, around: bool, gradient: bool) -> None:
-        """`around`: whether autograd was on when the function was called."""
+        """Tag new nodes; `around`: whether autograd was on when the function was called."""
         newest = _torch.newest_node(graph)
         if newest is self._last or newest.op == "root":
             return
@@ -145,13 +146,13 @@ class Whereabouts(TorchFunctionMode):
 
 
 def origin_of(node: fx.Node) -> Origin:
-    """The origin that tracing recorded for a node."""
+    """Return the origin that tracing recorded for a node."""
     place = node.meta.get(WHERE)
     return located(*place) if place else Origin()
 
 
 def around(node: fx.Node) -> bool | None:
-    """Whether autograd was on before the node was made; None where that is not known.
+    """Return whether autograd was on before the node was made; None if that is not known.
 
     Switches of autograd are nodes of their own, but one inside a hook on saved tensors may be lost.
     """
@@ -160,12 +161,15 @@ def around(node: fx.Node) -> bool | None:
 
 
 def under_gradient(node: fx.Node) -> bool:
-    """Whether autograd was on when the node was made; inference mode leaves no other trace."""
+    """Return whether autograd was on when the node was made; only this records inference mode."""
     return bool(node.meta.get(GRADIENT, True))
 
 
 def _keeps_history(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
-    """Whether the gradients that it takes can be differentiated; None of any other function."""
+    """Return whether the gradients that `autograd.grad` takes can be differentiated.
+
+    Return None for any other function.
+    """
     if func is not torch.autograd.grad:
         return None
     return bool(kwargs.get("create_graph", args[4] if len(args) > 4 else False))

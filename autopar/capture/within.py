@@ -1,7 +1,7 @@
-"""What an operator makes and lets go of while it runs, forward and backward, besides its results.
+"""Measures what an operator allocates and frees while it runs, forward and backward.
 
-An operator of several kernels (a loss, a normalisation written out) has tensors of its own: seen by
-running it on fake tensors, every storage being counted as long as somebody holds it.
+An operator of several kernels (a loss, a composite normalisation) has temporary tensors. It is run
+on fake tensors, and every storage is counted as long as something references it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from autopar.ops.experts import SHOWN
 
 
 def checks_values(target: object) -> bool:
-    """Whether an operator only compares values, as `cov` does before it warns of too few samples.
+    """Return whether an operator only compares values, as `cov` does before it warns of too few samples.
 
-    Of a tensor without values the answer is False: there is nothing to warn of.
+    For a tensor without values the answer is False, and there is no warning.
     """
     return target is torch.ops.aten.equal.default
 
 
 class _Alive(_torch.TorchDispatchMode):
-    """Bytes of the storages that kernels made and that are still there; `most` at any time."""
+    """Tracks bytes of storages that kernels made and that still exist; `most` is the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _Alive(_torch.TorchDispatchMode):
     def _run(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """A kernel; where it is one of ours, all that it is made of."""
+        """Run a kernel; for a kernel of autopar's, run the operators that it consists of."""
         if func not in SHOWN:
             return func(*args, **kwargs)
         with self:
@@ -65,7 +65,7 @@ class _Alive(_torch.TorchDispatchMode):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are there now."""
+        """Bytes that exist now."""
         for key in [key for key, (storage, _) in self._known.items() if storage.expired()]:
             del self._known[key]
         return sum(nbytes for _, nbytes in self._known.values())
@@ -73,11 +73,12 @@ class _Alive(_torch.TorchDispatchMode):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Bytes beside results and what is saved, in the forward; beside those and gradients, backward.
+    """Temporary bytes of an operator.
 
-    `early_nbytes` of the backward's are let go before the most is in use, if nobody else holds the
-    gradients that come in.  `passes` says of each leaf which output's gradient its own gradient shares
-    memory with, if any, `views` whether its gradient is a view.
+    `forward_nbytes` excludes results and saved tensors; `backward_nbytes` excludes saved tensors
+    and gradients. Of the backward's bytes, `early_nbytes` are freed before the peak if nothing else
+    holds the incoming gradients. `passes` has for each leaf the output whose gradient shares memory
+    with the leaf's gradient, if any. `views` has for each leaf whether its gradient is a view.
     """
 
     forward_nbytes: int
@@ -88,7 +89,7 @@ class Made:
 
 
 class _Arriving(torch.autograd.Function):
-    """Something behind an operator's outputs, which makes their gradients and holds none of them."""
+    """A node after an operator's outputs that makes their gradients and does not hold them."""
 
     @staticmethod
     def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
@@ -103,10 +104,10 @@ class _Arriving(torch.autograd.Function):
 def within(
     call: Callable[[], Any], leaves: Sequence[torch.Tensor], results: int, arriving: Sequence[int]
 ) -> Made:
-    """What an operator makes in both passes.
+    """Return what an operator allocates in both passes. Call it under a fake mode.
 
-    Under a fake mode; `leaves` are the operands with a gradient, `results` the number of outputs, and
-    gradients arrive at these of them.
+    `leaves` are the operands with a gradient, `results` is the number of outputs, and gradients
+    arrive at the outputs `arriving`.
     """
     with torch.enable_grad(), _Alive() as alive:
         made = _tensors(call())[:results]
@@ -135,14 +136,14 @@ def within(
 def _least_back(
     call: Callable[[], Any], leaves: Sequence[torch.Tensor], places: Sequence[int]
 ) -> int:
-    """Bytes of a backward, gradients among them, where nobody holds on to those that come in."""
+    """Return the peak bytes of a backward with its gradients, if nothing else holds incoming ones."""
     alive = _Alive()
     with torch.enable_grad(), alive:
         made = _tensors(call())
         loss: torch.Tensor = _Arriving.apply(*(made[place] for place in places))
         there = alive.most = alive.nbytes
         torch.autograd.grad(loss, leaves, allow_unused=True)
-    # What backward starts from is a number of its own.
+    # The gradient of the scalar, from which the backward starts, must not count.
     return alive.most - there - loss.nbytes
 
 

@@ -1,6 +1,7 @@
-"""What the CPU's own kernel of an LSTM keeps for its backward, besides tensors that its fake run shows.
+"""Measures what the CPU's LSTM kernel saves for its backward and its fake run does not show.
 
-It is linear in the samples, and in the steps: the kernel is run on few of both, and the rest follows.
+The amount is linear in the samples and in the steps. The kernel is run on few of both, and the
+result is extrapolated.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from autopar.ops.operators import bind, callable_of
 
 LSTM = "aten.lstm.input"
 BATCH_FIRST = 8
-"""The place of the argument that says whether samples come before steps."""
+"""Position of the argument `batch_first`."""
 MOST_STEPS, MOST_SAMPLES = 16, 32
 
 
 def workspace_nbytes(node: Node, operands: Mapping[str, Tensor]) -> int:
-    """Bytes of the whole operator; 0 where another kernel runs (in float64, with projections)."""
+    """Return the bytes of the whole operator; 0 if another kernel runs (float64, projections)."""
     if node.op != LSTM or not any(tensor.differentiable for tensor in node.outputs):
         return 0
     probe = _Probe(node, operands)
@@ -31,7 +32,7 @@ def workspace_nbytes(node: Node, operands: Mapping[str, Tensor]) -> int:
 
 
 class _Probe:
-    """The operator on zeros, of as many steps and samples as wanted."""
+    """Runs the operator on zeros, with a given number of steps and samples."""
 
     def __init__(self, node: Node, operands: Mapping[str, Tensor]) -> None:
         self._node, self._operands = node, operands
@@ -43,7 +44,7 @@ class _Probe:
         self.samples, self.steps = sizes if self._batch_first else sizes[::-1]
 
     def kept(self, steps: int, samples: int) -> int:
-        """Bytes that are of no number type: what the kernel keeps for itself."""
+        """Return the bytes of the saved uint8 tensors, which are the kernel's own workspace."""
         found: dict[int, int] = {}
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:

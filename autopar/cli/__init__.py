@@ -1,1 +1,1 @@
-"""The command line: one command per file; every error is one message, never a traceback."""
+"""The command line, with one command per file.  Expected errors are one message without traceback."""

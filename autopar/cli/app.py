@@ -1,4 +1,4 @@
-"""The Typer application of all commands; expected errors end here, in red and with exit code 1."""
+"""The Typer application with all commands.  It prints expected errors in red and exits with code 1."""
 
 from __future__ import annotations
 
@@ -44,21 +44,23 @@ from cost_models.errors import CostModelError
 
 DEBUG = "--debug"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of writing to a full disk."""
+"""Error numbers of writes for which there is no space."""
 
 
 class Commands(TyperGroup):
-    """Turns errors that people can act upon into one message; with ``--debug``, wherever it stands,
-    the traceback comes before it."""
+    """Reports errors that the user can act upon as one message.
+
+    With ``--debug``, anywhere on the line, the traceback is printed first.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``--debug`` is about all commands, so it may stand behind any."""
+        """Move ``--debug`` to the front: it is an option of the group, but may follow any command."""
         if DEBUG in args[: args.index("--") if "--" in args else None]:
             args.remove(DEBUG)
             args.insert(0, DEBUG)
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:  # typer brings a click of its own, or does not
+    def invoke(self, ctx: Any) -> Any:  # Any: the context is click's or typer's own, by version
         try:
             with worded(Flags()):
                 return super().invoke(ctx)
@@ -73,7 +75,7 @@ class Commands(TyperGroup):
 
 
 def _said(error: Exception) -> str | None:
-    """What people can act upon; None of what the system refuses without naming a file."""
+    """Return the message for the user; None for a system error without a file, unless a disk is full."""
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in FULL:
@@ -122,7 +124,7 @@ def options(
 def main() -> None:
     """Run the console script.
 
-    It exits without finalising Python's objects, which takes a second.
+    It exits without Python's finalisation, which takes a second.
     """
     lenient()
     try:

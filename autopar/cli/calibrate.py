@@ -1,4 +1,4 @@
-"""``autopar calibrate -o profile.toml``."""
+"""The command ``autopar calibrate -o profile.toml``: measures a machine or a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``autopar compare MODEL --mesh 2x2 --plan mine.json``."""
+"""The command ``autopar compare MODEL --mesh 2x2 --plan mine.json``: plans side by side."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def command(
 
 
 def _content(each: Contender) -> dict[str, Any]:
-    """A row for programs: the outline's figures."""
+    """Return one plan as JSON data, with the figures of its outline."""
     plan = each.plan
     figures = {} if plan is None else plan.outline.figures
     return {

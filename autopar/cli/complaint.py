@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what was asked: one message in red, on standard error."""
+"""Prints the error message of a failed command, in red on standard error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from rich.text import Text
 
 
 def complain(what: str) -> None:
-    """Print an error; whoever calls ends with exit code 1."""
+    """Print an error message; the caller exits with code 1."""
     console = Console(stderr=True, highlight=False)
     console.print(Text(f"error: {what}", style="red"), soft_wrap=True)

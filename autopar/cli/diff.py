@@ -1,4 +1,4 @@
-"""``autopar diff a.json b.json``."""
+"""The command ``autopar diff a.json b.json``: the differences of two plans."""
 
 from __future__ import annotations
 

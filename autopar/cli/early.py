@@ -25,7 +25,7 @@ READERS: Mapping[str, Callable[[str], object]]
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """Raise the error that the command would raise for one of these values, by parameter.
+    """Raise the error that the command would raise for the values of these parameters.
 
     None and an empty string mean that a value is not given.
     """
@@ -37,7 +37,7 @@ def check(given: Mapping[str, Any]) -> None:
 
 
 def read_stages(written: str | None) -> StagesLike | None:
-    """``auto``, a number of stages, or a mesh for each: ``1+3``, ``2x2+4``."""
+    """Parse ``auto``, a number of stages, or one mesh per stage: ``1+3``, ``2x2+4``."""
     if written is None or written == "auto":
         return "auto" if written else None
     try:

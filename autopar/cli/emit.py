@@ -1,4 +1,4 @@
-"""``autopar emit plan.json MODEL -o DIR``."""
+"""The command ``autopar emit plan.json MODEL -o DIR``: writes a plan's Python code."""
 
 from __future__ import annotations
 

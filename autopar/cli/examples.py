@@ -1,4 +1,4 @@
-"""What the help of each command ends with: one line to copy."""
+"""The example at the end of each command's help."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ EXAMPLES = {
 
 
 def ending(command: str) -> str:
-    """Markdown."""
+    """Return the command's example as Markdown."""
     return f"Example: `{EXAMPLES[command]}`"

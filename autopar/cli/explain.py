@@ -1,4 +1,4 @@
-"""``autopar explain plan.json MODEL TARGET``."""
+"""The command ``autopar explain plan.json MODEL TARGET``: the alternatives to a decision."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def explained_of(
     rows: int = ROWS,
     stage: int | None = None,
 ) -> Explanation:
-    """The explanation, with a bar while it is made; `graph` is the plan's, of stages a microbatch's."""
+    """Return the explanation, with a progress bar; a pipeline's `graph` is that of one microbatch."""
     profile = hardware_of(plan, hardware)
     times = times_of(plan, database, profile)
     if isinstance(plan, PipelinePlan):
@@ -93,7 +93,7 @@ def _watched(every: Iterable[Alternative], total: int) -> Iterable[Alternative]:
 
 
 def _content(found: Explanation) -> dict[str, Any]:
-    """For programs: all but the alternatives' plans, which are known by their digests."""
+    """Return the explanation as JSON data; alternatives refer to their plans by digest."""
     kept = (f.name for f in fields(found) if f.name != "alternatives")
     content: dict[str, Any] = {name: getattr(found, name) for name in kept}
     return content | {"alternatives": [_alternative(each) for each in found.alternatives]}

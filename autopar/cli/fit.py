@@ -1,4 +1,4 @@
-"""``autopar fit MODEL --mesh 8x8``."""
+"""The command ``autopar fit MODEL --mesh 8x8``: the largest batch that fits."""
 
 from __future__ import annotations
 

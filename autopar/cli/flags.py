@@ -1,4 +1,4 @@
-"""Arguments and flags that several commands take, each said once."""
+"""Arguments and flags that several commands share."""
 
 from __future__ import annotations
 

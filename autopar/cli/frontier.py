@@ -1,4 +1,4 @@
-"""``autopar frontier MODEL --mesh 2x2``."""
+"""The command ``autopar frontier MODEL --mesh 2x2``: time against memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``autopar hardware [NAME]``."""
+"""The command ``autopar hardware [NAME]``: prints hardware profiles."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _list(profiles: dict[str, Hardware]) -> None:
 
 
 def _peak(profile: Hardware) -> float:
-    """The faster of the half precisions."""
+    """Return the highest FLOP/s of bfloat16, float16 and float32."""
     peaks = profile.device.flops_per_s
     return max(peaks.get(dtype, 0.0) for dtype in ("bfloat16", "float16", "float32"))
 

@@ -17,7 +17,7 @@ EVERY_S = 10.0
 
 @dataclass
 class Work:
-    """What is being done, and since when."""
+    """A task in progress and its start time."""
 
     what: str
     done: str = ""
@@ -28,12 +28,12 @@ class Work:
 
 
 _DOING: list[Work] = []
-"""The outermost first; the innermost is told."""
+"""Tasks in progress, outermost first; only the innermost is reported."""
 
 
 @contextmanager
 def told(what: str) -> Iterator[Work]:
-    """Meanwhile standard error hears of it; of several ranks the first speaks."""
+    """Within the context, report the task on standard error; of several ranks only rank 0 does."""
     work = Work(what)
     _DOING.append(work)
     ended = threading.Event()
@@ -47,7 +47,7 @@ def told(what: str) -> Iterator[Work]:
 
 
 def counted(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
-    """The same things, told while they are made."""
+    """Yield the items unchanged and report their number."""
     with told(what) as work:
         for count, each in enumerate(every, 1):
             yield each

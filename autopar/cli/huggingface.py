@@ -1,4 +1,4 @@
-"""``hf:CONFIG.json``: a saved configuration of transformers as a model without weights."""
+"""Builds models without weights from ``hf:CONFIG.json``, a saved transformers configuration."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CODE = {
     "auto_map", "custom_pipelines", "kernel_config", "quantization_config", "trust_remote_code",
     "use_kernels", "use_pretrained_backbone",
 }  # fmt: skip
-"""Keys by which a configuration names something that is run or fetched."""
+"""Keys of a configuration that may name code to run or files to download."""
 KERNELS = (None, "", "eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
-"""What computes attention and experts without a package or a download."""
+"""Implementations of attention and experts that need no further package and no download."""
 MOST_TOKENS = 2**40
-"""In a batch: beyond, the tensors that a model makes of it have more elements than PyTorch can count."""
+"""Maximum per batch: the tensors of larger ones have more elements than PyTorch can count."""
 
 
 def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn.Module, Batch]:
-    """The model on the meta device, and token ids that are their own labels."""
+    """Return the model on the meta device, and a batch of token ids that are also the labels."""
     content = configuration(path)
     if batch is None or sequence is None:
         raise InputError("hf: models need --batch N and --sequence N, the global batch.")
@@ -44,7 +44,7 @@ def from_config(path: Path, batch: int | None, sequence: int | None) -> tuple[nn
 
 
 def _refuse_code(content: Any, path: Path, at: str) -> None:
-    """Raise where a configuration, or one inside it, names code, kernels or files to fetch."""
+    """Raise `InputError` if a configuration or a nested one names code, kernels or downloads."""
     if isinstance(content, list):
         for number, each in enumerate(content):
             _refuse_code(each, path, f"{at}{number}.")

@@ -1,4 +1,4 @@
-"""Which files a command reads, by what is named on its line."""
+"""Finds the files that a command reads, so that its output cannot overwrite them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 def inputs(
     *files: Path | None, model: str | None = None, hardware: str | None = None
 ) -> tuple[Path, ...]:
-    """These files, the model's and the profile's; what is not given, or no file, is left out."""
+    """Return these files, the model's and the profile's, without those that are not given."""
     return tuple(filter(None, (*files, _source(model or ""), _profile(hardware or ""))))
 
 
 def _source(model: str) -> Path | None:
-    """The file that a MODEL is read from; of a package's module, where the folder you are in has it."""
+    """Return the file of MODEL; that of a module is looked for in the current directory."""
     if model.startswith("hf:"):
         return Path(model.removeprefix("hf:"))
     where = model.rpartition(":")[0]
@@ -23,5 +23,5 @@ def _source(model: str) -> Path | None:
 
 
 def _profile(hardware: str) -> Path | None:
-    """The profile's file, unless it is named as autopar's own are."""
+    """Return the file of a profile, or None if a shipped profile is named."""
     return Path(hardware) if Path(hardware).suffix == ".toml" else None

@@ -18,7 +18,7 @@ HELP, VERSION, DEBUG = "--help", "--version", "--debug"
 
 
 def main() -> None:
-    """Complete a word where the shell asks for it, or run the command."""
+    """Complete a word if the shell requests it, else run the command."""
     try:
         if os.environ.get(ASKED, "").startswith("complete_"):
             _listed(complete_var=ASKED)
@@ -37,9 +37,10 @@ def main() -> None:
 
 
 def _check_words() -> None:
-    """End with what is wrong with the name of a command or an option, or with the value of one.
+    """Exit with an error message if a command, an option or a value is invalid.
 
-    ``--debug`` may stand anywhere; with it, values are left to the command, which shows tracebacks.
+    ``--debug`` may be anywhere on the line.  With it, the command itself reports invalid values, so that
+    their tracebacks are printed.
     """
     from autopar.errors import AutoparError
     from cost_models.errors import CostModelError
@@ -58,7 +59,7 @@ def _check_words() -> None:
 
 
 def _listed(**options: Any) -> None:
-    """The commands as they are listed, which do nothing."""
+    """Run the application of `commands.json`, whose commands only check their values."""
     from autopar.cli.completion.listed import listed
 
     listed()(prog_name=PROGRAM, **options)

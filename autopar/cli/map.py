@@ -1,4 +1,4 @@
-"""``autopar map MODEL --mesh 8x8 --batches 8,32 --memories 40GiB,80GiB``."""
+"""The command ``autopar map MODEL --mesh 8x8 --batches 8,32 --memories 40GiB,80GiB``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from autopar.request.planning import Planning
 from autopar.utils.io import text_of
 
 BEGIN, END = "<!-- written by autopar map, anew each time -->", "<!-- until here -->"
-"""What stands between these lines of a page belongs to the command, the rest to its author."""
+"""Markers in a page: the command replaces the text between them and keeps the rest."""
 
 
 def command(
@@ -93,7 +93,7 @@ def _memories(text: str) -> tuple[float, ...]:
 
 
 def _page(path: Path) -> str:
-    """The page as it is; a page that has no place for the map is somebody else's."""
+    """Return the page's text, "" if it does not exist; raise `InputError` if it lacks the markers."""
     text = text_of(path, "the page", InputError) if path.exists() else ""
     if text and not (BEGIN in text and END in text.partition(BEGIN)[2]):
         raise InputError(

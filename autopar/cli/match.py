@@ -25,7 +25,7 @@ def graph_of(plan: Plan, model: str, batch: int | None, sequence: int | None) ->
 
 
 def captured_like(plan: Plan, model: str, batch: int | None, sequence: int | None) -> Graph:
-    """Capture the plan's graph; raise `PlanError`, naming the differences, if it is another."""
+    """Capture the model as the plan was; raise `PlanError`, naming the differences, if they differ."""
     loaded = load(model, batch, sequence)
     with working("capturing the model"):
         graph = captured_for(plan, loaded.model, loaded.inputs, loaded.loss)

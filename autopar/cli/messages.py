@@ -1,4 +1,4 @@
-"""What messages call an argument on the command line: ``--stages 1+3`` for ``stages=[1, 3]``."""
+"""Formats arguments in messages as flags: ``--stages 1+3`` for ``stages=[1, 3]``."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from autopar.utils.messages import Wording
 
 RENAMED = {"cuts": "--cut", "memory_limit": "--memory", "constraints": "--constraint"}
-"""Arguments whose flags are called otherwise."""
+"""Flags whose names differ from those of their arguments."""
 RETURNED = {
     "example_inputs": "example_inputs (second of what MODEL returns)",
     "loss": "loss (third of what MODEL returns)",
 }
-"""What comes with the model, and has no flag."""
+"""Descriptions of arguments that the model's factory returns, and that have no flag."""
 
 
 class Flags(Wording):
-    """What is asked for by flags."""
+    """The syntax of command line flags."""
 
     def named(self, name: str) -> str:
-        """The flag, or where else it comes from."""
+        """Return the flag, or the description of an argument that has none."""
         return RETURNED.get(name) or RENAMED.get(name) or f"--{name.replace('_', '-')}"
 
     def given(self, name: str, value: object) -> str:
-        """The flag and its words."""
+        """Return the flag with its value."""
         if name == "stages":
             return f"{self.named(name)} {_stages(value)}"
         if value is True:
@@ -32,16 +32,16 @@ class Flags(Wording):
         return f"{self.named(name)} {self.quoted(value)}"
 
     def quoted(self, value: object) -> str:
-        """As a shell would read it."""
+        """Return the value quoted for a shell."""
         return shlex.quote(str(value))
 
     def of_python(self, text: str) -> str:
-        """Nothing."""
+        """Return an empty string."""
         return ""
 
 
 def _stages(value: object) -> str:
-    """As `autopar.cli.stages.read_stages` reads it."""
+    """Format stages as `autopar.cli.early.read_stages` parses them."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return str(value)
     return "+".join(

@@ -15,7 +15,7 @@ WANTED = "Pass the config.json that `model.config.save_pretrained(folder)` of tr
 
 
 def check_model(words: str) -> None:
-    """Raise `InputError` where MODEL cannot be read, or names a file that there is not."""
+    """Raise `InputError` if MODEL cannot be parsed, or its file cannot be read."""
     if words.startswith(CONFIGURATION):
         configuration(Path(words.removeprefix(CONFIGURATION)))
         return
@@ -25,7 +25,7 @@ def check_model(words: str) -> None:
 
 
 def place(words: str) -> tuple[str, str]:
-    """``file.py`` or ``package.module``, and the factory in it."""
+    """Split MODEL into ``file.py`` or ``package.module``, and the factory's name."""
     where, _, name = words.rpartition(":")
     if not where or not name:
         raise InputError(f"Cannot read MODEL {words!r}: write {MODEL_HELP}.")
@@ -33,7 +33,7 @@ def place(words: str) -> tuple[str, str]:
 
 
 def source_file(path: Path) -> Path:
-    """The file, if it is one."""
+    """Return the path; raise `InputError` if it is not a file."""
     if not path.is_file():
         raise InputError(
             f"There is no file {path}. Write its path from the folder you are in, or MODEL as "
@@ -43,7 +43,7 @@ def source_file(path: Path) -> Path:
 
 
 def configuration(path: Path) -> dict[str, Any]:
-    """What a saved configuration of transformers holds; `InputError` for any other file."""
+    """Return the content of a saved transformers configuration; raise `InputError` for other files."""
     try:
         content = json.loads(text(path))
     except OSError as error:

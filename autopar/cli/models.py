@@ -1,4 +1,4 @@
-"""MODEL on the command line: ``file.py:factory``, ``package.module:factory`` or ``hf:CONFIG.json``."""
+"""Loads MODEL: ``file.py:factory``, ``package.module:factory`` or ``hf:CONFIG.json``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TORCH = str(Path(inspect.getfile(torch)).parent)
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a MODEL argument gives; inputs are None where the model brings its own."""
+    """The result of a MODEL argument; `inputs` is None if the model provides its own."""
 
     model: nn.Module
     inputs: Any = None
@@ -36,7 +36,7 @@ class Loaded:
 
 
 def load(text: str, batch: int | None, sequence: int | None) -> Loaded:
-    """Build the model, and tell a terminal so.
+    """Build the model, with a progress display.
 
     Hugging Face configurations need --batch and --sequence.
     """
@@ -45,9 +45,9 @@ def load(text: str, batch: int | None, sequence: int | None) -> Loaded:
 
 
 def built(text: str, batch: int | None, sequence: int | None) -> Loaded:
-    """The same in silence, for one of many processes on one terminal.
+    """Build the model without showing progress, for one of many processes on a terminal.
 
-    What the user's code prints goes to standard error: commands print results alone.
+    Output of the user's code goes to standard error: standard output is for the command's results.
     """
     with contextlib.redirect_stdout(sys.stderr):
         return _loaded(text, batch, sequence)
@@ -88,7 +88,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _on_path(folder: Path) -> None:
-    """The user's own modules are found as ``python file.py`` would find them."""
+    """Add the folder to the module search path, as ``python file.py`` would."""
     if str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))
 
@@ -105,7 +105,7 @@ def _made(module: ModuleType, name: str, where: str) -> Any:
 
 
 def _on_meta(error: BaseException) -> str:
-    """What to do where values are read of tensors that have none."""
+    """Return advice if the error is due to reading values of meta tensors, else an empty string."""
     if not isinstance(error, (RuntimeError, NotImplementedError)) or "meta" not in str(error):
         return ""
     return (
@@ -140,7 +140,7 @@ def _kinds(made: Any) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """The error with the last line of the user's code that it passed."""
+    """Return the error's text with the innermost line of its traceback outside torch and this file."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     at = ""

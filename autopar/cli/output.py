@@ -25,12 +25,12 @@ class Uncropped(Console):
     """A console that prints lines wider than the terminal uncropped."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """As rich does, with nothing cut off."""
+        """Print as rich does, without cropping."""
         super().print(*objects, **({"crop": False} | how))
 
 
 def console(stderr: bool = False) -> Console:
-    """As wide as the terminal; a pipe gets the width that tables are made for."""
+    """Return a console as wide as the terminal; for a file or pipe, at least as wide as tables are."""
     made = Uncropped(stderr=stderr, highlight=False)
     if not made.is_terminal:
         made.width = max(made.width, WIDTH)
@@ -38,8 +38,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def watched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
-    """The same things, with a bar on a terminal's standard error while they are made, or lines now and
-    then where it is none."""
+    """Yield the items unchanged, with progress on standard error: a bar on a terminal, else lines."""
     out = console(stderr=True)
     if not out.is_terminal:
         yield from counted(every, total, what)
@@ -49,10 +48,9 @@ def watched(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Meanwhile a terminal's standard error says what is being done, and moves; a file or a pipe gets a
-    line now and then.
+    """Within the context, show the task on standard error: a spinner on a terminal, else lines.
 
-    Within other work nothing more is said: two that move would draw over each other.
+    On a terminal nested tasks are not shown, because two animations would overwrite each other.
     """
     out = console(stderr=True)
     if not out.is_terminal:
@@ -67,7 +65,7 @@ def working(what: str) -> Iterator[None]:
 
 
 def _is_still(out: Console) -> bool:
-    """Whether nothing is to move on this terminal: rich draws on standard error already."""
+    """Whether no animation may start on this terminal, because rich already runs one."""
     return isinstance(sys.stderr, FileProxy)
 
 
@@ -78,7 +76,7 @@ def save(text: str, path: Path) -> Path:
 
 
 def writable(*paths: Path | None, reads: Iterable[Path] = (), makes: bool = False) -> None:
-    """Raise before the work starts the errors that `save` would raise afterwards, as far as known.
+    """Raise in advance the errors that `save` would raise after the work, as far as they are known.
 
     A path is a file, or a folder in which files are saved; `reads` are the command's input files.  The
     parent folder must exist, unless the command `makes` it.
@@ -115,7 +113,7 @@ def spare(reads: Iterable[Path], paths: Iterable[Path]) -> None:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """One name, or two of one file; terminals and pipes are read and written at once."""
+    """Whether both are one file; terminals and pipes do not count, as they can be read and written."""
     if one.is_file() and other.is_file():
         return one.samefile(other)
     return not one.exists() and one.resolve() == other.resolve()

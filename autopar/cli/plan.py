@@ -1,4 +1,4 @@
-"""``autopar plan MODEL --mesh 2x2 -o plan.json``."""
+"""The command ``autopar plan MODEL --mesh 2x2 -o plan.json``: computes and writes a plan."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def command(
 
 
 def _warn(made: Staged | Compilation, profile: Hardware) -> None:
-    """A preset, or no limit asked for, may need more than there is; a model may train nothing."""
+    """Warn if a step exceeds the device's memory, or if no parameter is trained."""
     plan, out = made.plan, console(stderr=True)
     needed, own = memory_of(plan), device_memory(plan.mesh, profile)
     if needed > own:
@@ -145,7 +145,7 @@ def _warn(made: Staged | Compilation, profile: Hardware) -> None:
 
 
 def _print(made: Staged | Compilation, output: Path) -> None:
-    """Tables, and whose word the rules were."""
+    """Print the plan's tables, and the sources of the operators' rules."""
     if isinstance(made, Staged):
         shown: tuple[RenderableType, ...] = (show_pipeline(made.plan, made.stages.graphs),)
     else:
@@ -163,7 +163,7 @@ def _made(
     forced: Pipeline | None,
     problem: Path | None,
 ) -> Staged | Compilation:
-    """A plan of the whole model, or of stages."""
+    """Compute a plan without stages, or a pipeline."""
     pipeline = forced or usual_pipeline(shape, profile, asked)
     options: dict[str, Any] = {
         "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
@@ -191,7 +191,7 @@ def _shape(mesh: str | None, devices: int | None, axes: int | None) -> Shape:
 
 
 def _asked(texts: list[str], file: Path | None, mesh: str | None) -> Constraints:
-    """Of flags, of a file, or of both; with both, the axes have to be known already."""
+    """Return the constraints of the flags, the file, or both; both together need --mesh for its axes."""
     flags = _constraints(texts)
     if file is None:
         return flags
@@ -205,7 +205,7 @@ def _asked(texts: list[str], file: Path | None, mesh: str | None) -> Constraints
 
 
 def _constraints(texts: list[str]) -> dict[str, str | dict[str, str]]:
-    """Each text is PATTERN=TYPES; types never hold a ``=`` before their ``[``."""
+    """Parse texts PATTERN=TYPES; a ``=`` of types, as in ``S(0, of=3)``, is never the first one."""
     found: dict[str, str | dict[str, str]] = {}
     for text in texts:
         pattern, _, sharding = text.partition("=")

@@ -1,4 +1,4 @@
-"""``autopar presets``."""
+"""The command ``autopar presets``: lists the presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``autopar profile MODEL --mesh 2x2``."""
+"""The command ``autopar profile MODEL --mesh 2x2``: times operators, or a traced step."""
 
 from __future__ import annotations
 
@@ -128,14 +128,18 @@ def command(
 
 
 def _setting(database: Path, hardware: Hardware, mesh: Mesh, threads: int) -> Setting:
-    """What is timed; raise where this machine is another one, or plans would take other times."""
+    """Return the setting to time.
+
+    Raises `InputError` if this is not the profile's machine, if it has too few cores, or if the database
+    has times with fewer threads, which plans would use instead.
+    """
     found = refuse_crowd(setting_here(hardware, mesh, threads))
     refuse_fewer_threads(database, found, hardware, mesh)
     return found
 
 
 def _checked(database: Path, output: Path | None, model: str, hardware: str | None) -> Path:
-    """The database; raise before minutes of measuring what writing would raise behind them."""
+    """Return the database; raise before measuring if it or the output cannot be used."""
     writable(output, reads=inputs(database, model=model, hardware=hardware))
     writable(database, makes=database == default_database())
     if database.is_file():
@@ -146,7 +150,7 @@ def _checked(database: Path, output: Path | None, model: str, hardware: str | No
 def _told(
     found: ProfiledPlan, prices: Prices, database: Path, output: Path | None, as_json: bool
 ) -> None:
-    """The plan in its file, and what was found on the console."""
+    """Write the plan to its file, and print the results."""
     if output is not None:
         save(found.made.plan.to_json() + "\n", output)
     if as_json:
@@ -160,7 +164,7 @@ def _told(
 def _whole(
     loaded: Loaded, mesh: Mesh, options: dict[str, Any], timing: Timing, every: bool
 ) -> tuple[ProfiledPlan, Prices]:
-    """What a plan without stages runs, and what that plan was priced by."""
+    """Time the operators of plans without stages; return the best plan and its prices."""
     hardware, asked = options["hardware"], {k: v for k, v in options.items() if k != "hardware"}
     with working("capturing the model"):
         compiler, graph = captured_by(
@@ -173,7 +177,7 @@ def _whole(
 def _staged(
     loaded: Loaded, mesh: Mesh, pipeline: Pipeline, options: dict[str, Any], database: Path | None
 ) -> Staged | Compilation:
-    """A pipeline by the times of a database, or by the roofline's."""
+    """Plan a pipeline with the times of a database, or of the roofline if it is None."""
     return compile_staged(
         loaded.model, mesh, loaded.inputs, pipeline=pipeline, planning=Planning(database), **options
     )
@@ -185,7 +189,7 @@ def _refuse_stages(pipeline: Pipeline, flag: str) -> None:
 
 
 def _content(found: ProfiledPlan, path: Path) -> dict[str, Any]:
-    """What was timed, for programs; times in seconds."""
+    """Return the results as JSON data; times are in seconds."""
     return {
         "timed": found.timed,
         "refused": [{"call": each.call.text, "reason": each.reason} for each in found.refused],
@@ -196,7 +200,7 @@ def _content(found: ProfiledPlan, path: Path) -> dict[str, Any]:
 
 
 def _print(found: ProfiledPlan, prices: Prices, path: Path) -> None:
-    """What was timed now, what could not be, and the plan that the times make best."""
+    """Print the new times, the calls that could not be timed, and the best plan by these times."""
     out = console()
     if found.timed:
         out.print(timings(found.timed, prices.own), "", sep="\n")
@@ -213,5 +217,5 @@ def _print(found: ProfiledPlan, prices: Prices, path: Path) -> None:
 
 
 def _imports(model: str) -> tuple[str, ...]:
-    """What registers the model's own operators."""
+    """Return the module or file that registers the model's own operators."""
     return () if model.startswith("hf:") else (model.rpartition(":")[0],)

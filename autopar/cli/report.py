@@ -1,4 +1,4 @@
-"""``autopar report plan.json -o report.html``."""
+"""The command ``autopar report plan.json -o report.html``: a plan as one HTML page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def command(
 
 
 class _Model:
-    """What only the model can tell."""
+    """The parts of a report that need the model."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Model:
             self.graph = graph_of(plan, name, batch, sequence)
 
     def added(self, extras: Extras) -> Extras:
-        """Sources and the roofline."""
+        """Return the extras with sources and the roofline."""
         extras = replace(extras, written=written(self.graph))
         profile = hardware_of(self.plan, self.hardware)
         if isinstance(self.plan, PipelinePlan):
@@ -120,12 +120,12 @@ class _Model:
         return replace(extras, roofline=drawn, emitted=(("emitted", source),))
 
     def explained(self, target: str) -> Explanation:
-        """As `autopar explain` does."""
+        """Return the explanation that `autopar explain` prints."""
         return explained_of(self.plan, self.graph, target, self.hardware, self.database)
 
 
 def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:
-    """A step of this plan that was run."""
+    """Load a measured step; raise `InputError` if it is not one of this plan."""
     if isinstance(plan, PipelinePlan):
         raise InputError(
             "--measured is of plans without stages: `autopar profile` runs no pipelines."
@@ -136,7 +136,7 @@ def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:
 
 
 def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:
-    """The plans of a folder, whose curve is that of the plan."""
+    """Load the plans of a folder; raise `InputError` unless they are of the same curve as the plan."""
     if isinstance(plan, PipelinePlan):
         raise InputError(
             "--frontier is of plans without stages: `autopar frontier` makes no pipelines."

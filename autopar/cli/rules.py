@@ -1,4 +1,4 @@
-"""``autopar rules [OP]``."""
+"""The command ``autopar rules [OP]``: lists rules, or explains and proves those of an operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autopar.rules.report import Report, report
 from autopar.utils.suggest import near
 
 MOST = 4
-"""Calls of one operator that are shown."""
+"""Maximum number of calls of one operator that are shown."""
 
 
 def command(
@@ -75,7 +75,7 @@ def _listed(rows: Iterable[tuple[str, str, str]], as_json: bool) -> None:
 
 
 def _of_graph(graph: Graph) -> Iterable[tuple[str, str, str]]:
-    """Each distinct operator and rule of a model, once."""
+    """Return each distinct pair of operator and rule in a model, once, with the rule's source."""
     found: dict[tuple[str, str, str], None] = {}
     for node in graph.nodes:
         if not node.is_leaf:
@@ -88,7 +88,7 @@ def _of_graph(graph: Graph) -> Iterable[tuple[str, str, str]]:
 def _calls(
     operator: str, graph: Graph | None, shapes: tuple[tuple[int, ...], ...] | None
 ) -> list[tuple[Graph, Node]]:
-    """The calls of an operator that are to be shown: the model's, or one made up."""
+    """Return the calls of an operator to show: those of the model, or a constructed example."""
     if graph is None:
         return [example(overload_of(operator), shapes)]
     wanted = operator.replace("::", ".").removeprefix("aten.")

@@ -1,4 +1,4 @@
-"""``autopar show plan.json [MODEL]``."""
+"""The command ``autopar show plan.json [MODEL]``: prints a plan or a part of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from autopar.rules import coverage
 
 @dataclass(frozen=True)
 class _Part:
-    """A plan without stages, or one stage of a pipeline; `of` names a stage that was found by a name."""
+    """A plan without stages, or one stage's; `of` describes a stage that was found by a name."""
 
     plan: Plan
     graph: Graph | None
@@ -40,7 +40,7 @@ class _Part:
     stage: int | None = None
 
     def content(self, found: dict[str, Any]) -> dict[str, Any]:
-        """For programs: what was found, and in which stage."""
+        """Return JSON data: what was found, with its stage in a pipeline."""
         return found if self.stage is None else {"stage": self.stage} | found
 
 
@@ -95,7 +95,7 @@ def _print_pipeline(plan: PipelinePlan, graphs: tuple[Graph, ...], as_json: bool
 def _stage(
     plan: PipelinePlan, graphs: tuple[Graph, ...], stage: int | None, name: str | None
 ) -> _Part:
-    """The stage that was asked for, or the one that has what was asked for."""
+    """Return the requested stage, or the one that contains the requested name."""
     number = holding(plan, name or "", graphs) if stage is None else stage
     if name is not None:
         refuse_elsewhere(plan, number, name, graphs)
@@ -105,7 +105,7 @@ def _stage(
 
 
 def _print(part: _Part, block: str | None, tensor: str | None, as_json: bool) -> None:
-    """All of it, or what was asked for."""
+    """Print the whole plan, or the requested tensor or block."""
     plan, graph = part.plan, part.graph
     shown: list[RenderableType] = [part.of, ""] if part.of else []
     if tensor is not None:

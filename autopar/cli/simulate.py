@@ -1,4 +1,4 @@
-"""``autopar simulate plan.json --bandwidth node=0.5x``."""
+"""The command ``autopar simulate plan.json --bandwidth node=0.5x``: replays a plan's step."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def command(
 
 
 def profile_of(plan: Plan | PipelinePlan, given: str | None) -> Hardware | None:
-    """The profile that is named or, where autopar has one of its name, the plan's; or None.
+    """Return the named profile, or else the shipped one of the plan's name; None if there is none.
 
-    Raises `InputError` where its figures are not those that priced the plan.
+    Raises `InputError` if its figures are not those that priced the plan.
     """
     if given is None and plan.hardware not in names():
         return None

@@ -1,4 +1,4 @@
-"""``autopar solve problem.json``."""
+"""The command ``autopar solve problem.json``: solves a problem or a pipeline workload."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
 
 
 def _parsed(text: str) -> object:
-    """JSON, or nothing where it is none, which the problem's own reader says."""
+    """Return the JSON content, or None if it is invalid; the problem's own reader reports that."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -78,7 +78,7 @@ def _parsed(text: str) -> object:
 
 
 def _refuse_flags(memory: str | None, solver: str, ilp: bool) -> None:
-    """A file of layers has its own limits, and one algorithm."""
+    """Raise `InputError` for flags of problems: a workload has its own limits and algorithm."""
     if memory is not None or ilp or solver != "elimination":
         raise InputError(
             "--memory, --solver and --ilp are for problems; a file of a pipeline's layers has the "
@@ -94,12 +94,12 @@ def _show(plan: ThroughputPlan, shown: RenderableType, as_json: bool) -> None:
 
 
 def _limit(memory: str | None) -> float | None:
-    """Bytes; None where there is no limit, as nothing is a device's here."""
+    """Return the limit in bytes; None for ``none``, too, because there is no device with a limit."""
     limit = nbytes(memory)
     return None if limit == math.inf else limit
 
 
 def _content(problem: Problem, found: Assignment, took_s: float) -> dict[str, Any]:
-    """The answer for programs: the state of each variable by its name."""
+    """Return the solution as JSON data, with the state of each variable by its name."""
     states = {v.name: s for v, s in zip(problem.variables, found.states, strict=True)}
     return vars(found) | {"states": states, "took_s": took_s}

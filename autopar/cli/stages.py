@@ -27,7 +27,7 @@ from cost_models.files import text
 from cost_models.hardware import Hardware
 
 Shape = Mesh | tuple[Mesh, ...] | int
-"""A mesh, several to choose from, or how many devices there are."""
+"""A mesh, several meshes to choose from, or a number of devices."""
 
 
 def read_pipeline(
@@ -37,9 +37,9 @@ def read_pipeline(
     cuts: Sequence[str] | None,
     asynchronous: bool = False,
 ) -> Pipeline | None:
-    """What flags ask of a pipeline; None: nothing.
+    """Return the pipeline that the flags describe; None if they describe none.
 
-    Raises `InputError` where there are no stages that the other flags could speak of.
+    Raises `InputError` if there are flags of stages, but no stages.
     """
     count = read_stages(stages)
     others = {
@@ -55,24 +55,24 @@ def read_pipeline(
 
 
 def usual_pipeline(shape: Shape, hardware: Hardware, asked: Options) -> Pipeline:
-    """Without a word: stages may help where devices are on several hosts, if axes are left open."""
+    """Return ``auto`` stages on a mesh across hosts without preset and constraints, else one stage."""
     across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
     return Pipeline("auto" if across and not (asked.preset or asked.constraints) else 1)
 
 
 def load_plan(path: Path) -> Plan | PipelinePlan:
-    """A plan file of either kind."""
+    """Load a plan file with or without stages."""
     try:
         content = json.loads(text(path))
     except (OSError, UnicodeDecodeError, ValueError, RecursionError):
-        return Plan.load(path)  # it says what is wrong
+        return Plan.load(path)  # raises the error
     if isinstance(content, dict) and "actions" in content:
         return PipelinePlan.load(path)
     return Plan.load(path)
 
 
 def stage_pages(made: Staged) -> dict[str, str]:
-    """By the file's name: a module per stage, and the schedule as a page."""
+    """Return files by name: one module per stage and worker, and the schedule as a Markdown page."""
     plan, pages = made.plan, {}
     for (stage, worker), source in sorted(made.sources.items()):
         several = len(plan.schedule.holders[stage]) > 1
@@ -82,12 +82,12 @@ def stage_pages(made: Staged) -> dict[str, str]:
 
 
 def staged_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Staged:
-    """The stages' sources of a plan, for the model that it was made for."""
+    """Return a pipeline's stages with their sources, given its model."""
     return staged(plan, microbatch_of(plan, model, batch, sequence))
 
 
 def staged(plan: PipelinePlan, graph: Graph) -> Staged:
-    """The stages' sources of a plan, from the graph of one microbatch."""
+    """Return a pipeline's stages with their sources, given the graph of one microbatch."""
     stages = _parted(plan, graph)
     sources = {
         (each.stage, each.worker): emit(
@@ -99,7 +99,7 @@ def staged(plan: PipelinePlan, graph: Graph) -> Staged:
 
 
 def stages_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Stages:
-    """The stages' graphs of a plan, for the model that it was made for; no code is written."""
+    """Return the graphs of a pipeline's stages, given its model, without emitting code."""
     return _parted(plan, microbatch_of(plan, model, batch, sequence))
 
 
@@ -110,7 +110,7 @@ def _parted(plan: PipelinePlan, graph: Graph) -> Stages:
 
 
 def microbatch_of(plan: PipelinePlan, model: str, batch: int | None, sequence: int | None) -> Graph:
-    """The graph of one microbatch of the model; `PlanError` where the plan is of another."""
+    """Return the graph of one microbatch; raise `PlanError` if the plan is of another model."""
     loaded = load(model, batch, sequence)
     with working("capturing the model"):
         return microbatch_for(plan, loaded.model, loaded.inputs, loaded.loss)

@@ -1,4 +1,4 @@
-"""Where a terminal or file takes no UTF-8, what is drawn is drawn with other characters."""
+"""Replaces characters that the output's encoding lacks by similar ones."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import sys
 from io import TextIOWrapper
 
 LIKE = str.maketrans("µ·─│└├◆▁▂▃▄▅▆▇█", "u.-|`|*12345678")
-"""Waits, trees and levels of memory still tell what they should."""
+"""Replacements that keep timelines, trees and memory levels readable."""
 
 
 def lenient() -> None:
-    """From here on nothing that is printed cannot be encoded."""
+    """Replace characters that cannot be encoded on standard output and error from now on."""
     codecs.register_error("autopar", _like)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # Python asks where it stands, which a pipe that took a file's place cannot say.
+            # Python queries the stream's position, which fails on a pipe that has replaced a file.
             with contextlib.suppress(OSError):
                 stream.reconfigure(errors="autopar")
 
 
 def _like(error: UnicodeError) -> tuple[str, int]:
-    """A character that looks like it, or a question mark."""
+    """Return similar characters, or question marks, and the position after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(LIKE)

@@ -1,4 +1,4 @@
-"""``autopar profile --run``: a traced step, of local processes or of those that torchrun started."""
+"""Traces a training step for ``autopar profile --run``, in local processes or under torchrun."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cost_models.measured.here import cores
 LIMIT_S = 1800.0
 STEPS = 5
 RANKS_PER_CORE = 8
-"""More local processes than this take minutes to start, and a step of theirs says nothing."""
+"""Maximum: more local processes take minutes to start, and their step times mean nothing."""
 
 
 def run(
@@ -37,9 +37,9 @@ def run(
     steps: int | None,
     as_json: bool,
 ) -> None:
-    """Trace the step and print it beside the plan; `sizes` are batch and sequence of hf: models.
+    """Trace a step and print it with its prediction; `sizes` are batch and sequence of hf: models.
 
-    Under torchrun every process is a rank already, and the first speaks.
+    Under torchrun every process already is a rank, and only rank 0 prints.
     """
     job = Run(partial(_loaded, model, *sizes), mesh, dict(options), steps or STEPS)
     setting_here(as_hardware(options["hardware"]), mesh)
@@ -60,7 +60,7 @@ def run(
 
 
 def refuse_many(ranks: int) -> None:
-    """Raise where this machine has too few cores for so many processes."""
+    """Raise `InputError` if this machine has too few cores for this number of processes."""
     most = RANKS_PER_CORE * cores()
     if ranks > most:
         raise InputError(
@@ -71,7 +71,7 @@ def refuse_many(ranks: int) -> None:
 
 
 def refuse_crowd(setting: Setting) -> Setting:
-    """The setting; raise where its ranks and threads would be timed at once on too few cores."""
+    """Return the setting; raise `InputError` if there are too few cores for all its ranks' threads."""
     most = RANKS_PER_CORE * cores()
     if setting.kind == "cpu" and setting.ranks * setting.threads > most:
         raise InputError(
@@ -83,14 +83,14 @@ def refuse_crowd(setting: Setting) -> Setting:
 
 
 def refuse_flags(given: Mapping[str, Any], why: str) -> None:
-    """Raise for the first flag that was given and would mean nothing."""
+    """Raise `InputError` for the first flag that is given: all of these would have no effect."""
     for flag, value in given.items():
         if value not in (None, False):
             raise InputError(f"{flag} {why}: leave it out.")
 
 
 def _try_out(job: Run) -> None:
-    """Raise here what every process would raise once it has started."""
+    """Raise errors in this process that otherwise every process would raise once it has started."""
     model, inputs, loss = job.load()
     options = {name: value for name, value in job.options.items() if name != "hardware"}
     asked = Options.of(loss=loss, **options)
@@ -99,7 +99,7 @@ def _try_out(job: Run) -> None:
 
 
 def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
-    """In each process of its own."""
+    """Load the model in one of the processes; raise `InputError` if it has nothing to train."""
     loaded = built(model, batch, sequence)
     if not any(parameter.requires_grad for parameter in loaded.model.parameters()):
         raise InputError(

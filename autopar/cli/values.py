@@ -1,4 +1,4 @@
-"""What commands print for programs: values of the library as JSON."""
+"""Converts values of the library to JSON, for the commands' --json."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from autopar.sharding.landscape import Point
 
 
 def print_json(value: Any) -> None:
-    """A value of the library as JSON on the standard output."""
+    """Print a value of the library as JSON on standard output."""
     typer.echo(json.dumps(plain(value), indent=1))
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as objects, what is not finite as null, all else as JSON has it or as text."""
+    """Convert to JSON data: dataclasses to objects, non-finite numbers to null, other types to text."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
@@ -33,14 +33,14 @@ def plain(value: Any) -> Any:
 
 
 def outlined(plan: Plan | PipelinePlan) -> dict[str, Any]:
-    """What JSON says of a plan: names, texts and figures; its file has the rest."""
+    """Return a plan's outline as JSON data: names, texts and figures; the plan's file has the rest."""
     found = plan.outline
     figures = [{"kind": k, "name": name, "value": v} for (k, name), v in found.figures.items()]
     return vars(found) | {"figures": figures}
 
 
 def outlined_point(point: Point) -> dict[str, Any]:
-    """A batch and a limit; of the plan that meets them its outline."""
+    """Return a point as JSON data: batch, limit, and the outline of its plan if there is one."""
     return {
         "batch": point.batch,
         "limit_nbytes": point.limit_nbytes,

@@ -1,4 +1,4 @@
-"""``autopar verify plan.json MODEL``."""
+"""The command ``autopar verify plan.json MODEL``: recomputes and checks a plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(
     every emitted statement, by rules that share no code with autopar's; where it cannot, that is said.
     """
     decided = load_plan(plan)
-    profile = hardware_called(decided, hardware)  # other figures are a check that fails
+    profile = hardware_called(decided, hardware)  # a profile with other figures makes a check fail
     times = times_of(decided, database, profile)
     with working("proving"):
         if isinstance(decided, PipelinePlan):
@@ -55,7 +55,7 @@ def command(
         else:
             graph = captured_like(decided, model, batch, sequence)
             found = certify(decided, posed_for(decided, graph, profile, times), bound)
-        # Of a plan that is wrong the emitted statements say nothing.
+        # The emitted statements of an incorrect plan prove nothing.
         said = _witnessed(decided, graph) if all(check.ok for check in found) else ()
     if as_json:
         print_json({"checks": found, "statements": said})
@@ -66,7 +66,7 @@ def command(
 
 
 def _witnessed(plan: Plan | PipelinePlan, graph: Graph) -> Sequence[Verdict]:
-    """What `spmd_types` says of every statement, of all stages."""
+    """Return the verdicts of `spmd_types` on every statement of all stages."""
     if isinstance(plan, Plan):
         return witness(plan, graph)
     graphs = split(graph, plan.cuts).graphs
@@ -74,7 +74,7 @@ def _witnessed(plan: Plan | PipelinePlan, graph: Graph) -> Sequence[Verdict]:
 
 
 def _refuse(made_with: tuple[tuple[str, str], ...], found: Sequence[Check]) -> None:
-    """Raise where a check fails; other versions are a warning, for what they change the checks see."""
+    """Raise `PlanError` if a check failed; warn of other versions, whose effects the checks show."""
     stated = dict(made_with)
     other = [
         f"{name} {stated.get(name, '(not said)')}, here is {now}"

@@ -1,1 +1,1 @@
-"""Seconds: operators, collectives, gradients, and what of them hides behind what."""
+"""The cost model: seconds of operators, conversions, collectives and updates, and their overlap."""

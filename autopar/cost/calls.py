@@ -1,4 +1,4 @@
-"""Collectives as they travel: alike ones of single parameters in buckets, all others by themselves."""
+"""Groups the collectives of a step into calls: those of single parameters are bucketed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ Scope = Literal["step", "microbatch"]
 def flows_of(
     issued: tuple[Traffic, ...], scope: Scope, prices: Prices, shares: int
 ) -> Iterator[Flow]:
-    """Collectives by axis, kind and direction; gradients make `shares` buckets at least."""
+    """Yield one flow per axis, kind and direction; gradients make at least `shares` buckets.
+
+    Collectives issued once per step are bucketed.  Those of a microbatch are called one by one, and
+    compute waits for them.
+    """
     once = scope == "step"
     for parts in alike(issued):
         calls = in_buckets(parts, shares) if once else parts
@@ -34,12 +38,12 @@ def flows_of(
 
 
 def calls_of(issued: Iterable[Traffic], shares: int) -> list[Traffic]:
-    """Collectives of single parameters as they travel."""
+    """Return the bucketed calls for the collectives of single parameters."""
     return [call for parts in alike(issued) for call in in_buckets(parts, shares)]
 
 
 def alike(issued: Iterable[Traffic]) -> Iterator[list[Traffic]]:
-    """By axis, kind and direction."""
+    """Yield the collectives grouped by axis, kind and direction."""
     groups: defaultdict[tuple[int, str, str], list[Traffic]] = defaultdict(list)
     for part in issued:
         groups[part.axis, part.collective, part.direction].append(part)
@@ -48,7 +52,7 @@ def alike(issued: Iterable[Traffic]) -> Iterator[list[Traffic]]:
 
 
 def in_buckets(parts: list[Traffic], shares: int) -> list[Traffic]:
-    """Alike ones as they travel: backwards from the last parameter's."""
+    """Return the bucketed calls of one group; gradients fill buckets from the last parameter on."""
     gradients = parts[0].direction == "backward"
     in_order = parts[::-1] if gradients else parts
     return [

@@ -1,7 +1,7 @@
-"""Cheapest chains in a sparse directed graph: from every node to the nodes that are asked for.
+"""Shortest paths ("chains") in a sparse directed graph, from every node to the requested targets.
 
-Bellman and Ford's relaxation, for all sources at once, one column per target: the chains are short and
-the nodes are many.  Columns are closed when they are first asked for, and kept.
+Bellman-Ford relaxation for all sources at once, one column per target: the chains are short and
+the nodes are many.  A column is computed when its target is first requested, and kept.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from autopar.solver.problem import Array
 
 Edge = tuple[int, int, int]
-"""(from, to, kind); edges of a kind take the same seconds."""
+"""(from, to, kind); edges of one kind cost the same seconds."""
 WHOLE = 128
-"""Graphs of so many nodes are closed at once, whatever is asked for."""
+"""In graphs of at most this many nodes, all targets are computed at the first request."""
 Nodes = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Edges that leave different nodes, so that all of them can be relaxed at once."""
+    """Edges with distinct sources, so that they can be relaxed in one vector operation."""
 
     sources: Nodes
     targets: Nodes
@@ -35,14 +35,14 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Between `count` nodes: the first edge of every node in one layer, the second in the next..."""
+    """The edges between `count` nodes: layer i holds the i-th outgoing edge of every node."""
 
     count: int
     layers: tuple[Layer, ...]
 
     @classmethod
     def of(cls, count: int, edges: Sequence[Edge]) -> Edges:
-        """No two edges join the same nodes in the same direction."""
+        """Build the layers.  No two edges may have the same source and the same target."""
         layers: list[list[Edge]] = []
         for _, leaving in groupby(sorted(edges), key=itemgetter(0)):
             for depth, edge in enumerate(leaving):
@@ -54,14 +54,14 @@ class Edges:
         )
 
     def kinds(self, sources: Nodes, targets: Nodes) -> Nodes:
-        """Of edges that there are."""
+        """Return the kind of each edge from `sources` to `targets`; the edges must exist."""
         names, kinds = self._named
         found: Nodes = kinds[np.searchsorted(names, sources * self.count + targets)]
         return found
 
     @cached_property
     def _named(self) -> tuple[Nodes, Nodes]:
-        """A number for each edge, in order, and its kind."""
+        """A sorted key for each edge (source * count + target), and its kind."""
         nothing = np.empty(0, dtype=np.intp)
         names = [layer.sources * self.count + layer.targets for layer in self.layers]
         kinds = [layer.kinds for layer in self.layers]
@@ -71,7 +71,7 @@ class Edges:
 
 
 class Chains:
-    """Cheapest chains over edges, given the seconds of each kind."""
+    """Cheapest chains, given the seconds of each kind of edge."""
 
     def __init__(self, edges: Edges, seconds: Array) -> None:
         self._edges = edges
@@ -81,12 +81,12 @@ class Chains:
         self._following = np.empty((edges.count, 0), dtype=np.intp)
 
     def seconds(self, sources: Sequence[int], targets: Sequence[int]) -> Array:
-        """Seconds of the cheapest chain from every source to every target."""
+        """Return the seconds of the cheapest chains (sources x targets); infinite if there is none."""
         columns = self._columns(targets)
         return self._seconds[np.ix_(sources, columns)]
 
     def path(self, source: int, target: int) -> list[int]:
-        """The nodes of the cheapest chain, both ends included; there must be one."""
+        """Return the nodes of the cheapest chain, both ends included; a chain must exist."""
         (column,) = self._columns([target])
         stops = [source]
         while stops[-1] != target:
@@ -96,7 +96,7 @@ class Chains:
     def along(
         self, of_kind: Callable[[int], float], sources: Sequence[int], targets: Sequence[int]
     ) -> Array:
-        """Sum of a value over the edges of each cheapest chain; zero where there is none."""
+        """Return `of_kind` summed over each cheapest chain (sources x targets); 0 if there is none."""
         at = np.ix_(sources, self._columns(targets))
         columns = np.broadcast_to(at[1], (len(sources), len(targets)))
         end = np.broadcast_to(np.array(targets, dtype=np.intp), columns.shape)
@@ -130,7 +130,7 @@ class Chains:
 def _closed(
     count: int, targets: list[int], layers: list[tuple[Layer, Array]]
 ) -> tuple[Array, Nodes]:
-    """Seconds from every node to each target, and the node that follows on the way."""
+    """Return the seconds from every node to each target, and the next node on the way."""
     seconds = np.full((count, len(targets)), np.inf)
     seconds[targets, np.arange(len(targets))] = 0.0
     following = np.zeros((count, len(targets)), dtype=np.intp)

@@ -1,4 +1,4 @@
-"""What of a backward and of its gradients' sums is beside each other: buckets fill on the way back."""
+"""Computes which part of the backward can overlap with gradient reductions, from when buckets fill."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from autopar.plans.buckets import buckets
 
 
 def covering(graph: Graph, shares: int) -> Mapping[str, float]:
-    """Of each operator's backward the share beside which reductions can run; gradients make `shares`
-    buckets at least.
+    """Return, by operator, the share of its backward with which reductions can overlap.
 
-    Before the first bucket is full there is nothing to sum; from there until the second is, only the
-    first, which is smaller: as a link that is worth waiting for is busy with a full bucket for as long
-    as the next one fills, it rests for the difference.  What a plan cuts off parameters makes buckets
-    wait for more of them, which is left out: this goes by the graph alone.
+    Gradients make at least `shares` buckets.  Before the first bucket is full there is nothing to
+    reduce.  Until the second is full, only the first one is on the link, and it is smaller: a link that
+    is a bottleneck is busy with a full bucket for as long as the next one takes to fill, so that it is
+    idle for the difference.  Sharded parameters put more tensors into a bucket, which delays it; this is
+    neglected, as only the graph is used.
     """
     trained = [tensor for tensor in _parameters(graph)[::-1] if tensor.name in graph.reached]
     places = buckets([tensor.nbytes for tensor in trained], shares=shares)
@@ -27,8 +27,10 @@ def covering(graph: Graph, shares: int) -> Mapping[str, float]:
 
 
 def late(graph: Graph) -> Set[str]:
-    """Parameters whose gradients are whole when no product is left to go back: a bucket with one of
-    these is full when the backward has as good as ended.  So is one with a gradient that never comes.
+    """Return the parameters whose gradients are complete only after the last expensive backward.
+
+    A bucket that contains one of them is full when the backward has practically ended.  The same holds
+    for a parameter that never receives a gradient.
     """
     at = {node.name: place for place, node in enumerate(graph.nodes)}
     going_back = [
@@ -48,14 +50,14 @@ def _parameters(graph: Graph) -> list[Tensor]:
 
 
 def _whole(tensor: Tensor, graph: Graph, at: Mapping[str, int]) -> int:
-    """The place of the operator that completes a gradient, its parameter's first reader."""
+    """Return the position of the operator that completes a gradient: its parameter's first reader."""
     return min(at[node.name] for node in graph.consumers[tensor.name])
 
 
 def _share(place: int, full: Sequence[int], filled: Sequence[Sequence[Tensor]]) -> float:
     if not full or place >= full[0]:
         return 0.0
-    # What fills last is summed after the backward: if that is the second, the first has it all.
+    # The last bucket is reduced after the backward: with two buckets only the first one overlaps.
     if len(filled) < 3 or place < full[1]:
         return 1.0
     first, second = (sum(tensor.nbytes for tensor in bucket) for bucket in filled[:2])

@@ -1,4 +1,4 @@
-"""What one training step of a plan should cost: seconds by kind, bytes by kind, traffic exactly."""
+"""Estimates one training step of a plan: seconds by kind, memory by kind, and the exact traffic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def estimate(
     recompute: Mapping[str, Recompute],
     in_flight: int = 1,
 ) -> Estimate:
-    """The predicted step of one microbatch on one rank; activations of so many are kept at once."""
+    """Return the predicted step of one microbatch on one rank.
+
+    `in_flight` is the number of microbatches whose activations are alive at once.
+    """
     mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
@@ -105,9 +108,9 @@ def parts_of(
     update_s: float,
     hideable: Mapping[str, float],
 ) -> Parts:
-    """Where a rank's seconds of compute go, what conversions copy among them.
+    """Return a rank's compute seconds by kind, including the local copies of conversions.
 
-    `beside` is the share of each operator's way back that may hide reductions of gradients.
+    `beside` is the share of each operator's backward that may hide gradient reductions.
     """
     forward_s = sum(each.forward_s for each in spent.values())
     back = {
@@ -126,7 +129,7 @@ def parts_of(
 
 
 def op_times(spent: Mapping[str, OperatorSeconds], moments: MemoryTimeline) -> tuple[OpTime, ...]:
-    """Seconds of every operator, and the bytes in use meanwhile."""
+    """Return the seconds of every operator, and the bytes in use while it runs."""
     return tuple(
         OpTime(
             name,
@@ -147,9 +150,10 @@ def hideable_by_axis(
     precision: str,
     shares: int,
 ) -> dict[str, float]:
-    """Of what is sent once a step, seconds of gradients' first collectives that can hide, by axis.
+    """Return, by axis name, the seconds of the gradients' first collectives that can be hidden.
 
-    They make `shares` buckets at least; one with a `late` gradient is full when the backward ends.
+    Only collectives issued once per step count.  Gradients make at least `shares` buckets.  A bucket
+    with a `late` gradient is full when the backward ends, and hides nothing.
     """
     ends = late(graph)
     planned = {parameter.name: parameter for parameter in parameters}
@@ -169,7 +173,7 @@ def hideable_by_axis(
 
 
 def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> float:
-    """Seconds of the optimizer's step on the parameters at rest on one rank."""
+    """Return the seconds of the optimizer step on one rank's parameters at rest."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return sum(
         prices.update(prices.at_rest(local_nbytes(tensor, p.stored, prices.mesh), tensor))
@@ -181,11 +185,11 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
 def storage_bytes(
     tensor: Tensor, parameter: ParameterPlan, prices: Prices, graph: Graph
 ) -> StorageBytes:
-    """What a planned parameter occupies."""
+    """Return the bytes of a planned parameter, its gradient and its optimizer state on one rank."""
     storage = Storage(parameter.stored, parameter.leaf, False)
     return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
 
 
 def working(moments: MemoryTimeline) -> int:
-    """What is in use at the highest point of a step beside what the forward has kept at its end."""
+    """Return the working set in bytes: peak memory minus the saved activations."""
     return max(0, moments.most_nbytes - moments.keeps.nbytes())

@@ -1,4 +1,4 @@
-"""Gradients that take memory of their own, whatever a plan decides: what a lower bound may count on."""
+"""Finds gradients that occupy memory of their own under every plan, for memory lower bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from autopar.plans.decisions import OpSharding
 
 
 def full_gradients(graph: Graph, saved: Mapping[str, Saved]) -> frozenset[str]:
-    """The tensors whose gradient has memory for each of its entries: of a sum it is one number."""
+    """Return the tensors whose gradient has storage for every element.
+
+    Counterexample: the gradient of a sum's operand is one expanded number.
+    """
     found = {name for name in graph.results if name in graph.reached}
     for node in reversed(graph.nodes):
         for tensor in node.outputs:
@@ -24,7 +27,7 @@ def full_gradients(graph: Graph, saved: Mapping[str, Saved]) -> frozenset[str]:
 
 
 def _fills(node: Node, name: str, graph: Graph, saved: Mapping[str, Saved], full: set[str]) -> bool:
-    """Whether an operator gives such a gradient: its own, or that of an output that has one."""
+    """Return whether a reader produces a full gradient: a new one, or that of a full output."""
     source = _passes(node, saved)[node.operands.index(name)]
     if source is None:
         return True
@@ -40,7 +43,7 @@ def fresh_nbytes(
     saved: Mapping[str, Saved],
     full: frozenset[str],
 ) -> int:
-    """Bytes of one rank in gradients while an operator goes back: those it makes, and one it takes."""
+    """Return a rank's gradient bytes in an operator's backward: all it produces, one it consumes."""
     if node.is_leaf or not _goes_back(node, graph):
         return 0
     made = {

@@ -1,6 +1,6 @@
-"""Which collectives a plan issues, once a step and in every microbatch: what is counted at run time.
+"""Lists the collectives that a plan issues, once per step and per microbatch, and the local copies.
 
-And what conversions copy where they issue none.
+The runtime counts its collectives, so these lists can be checked against a run.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ from autopar.plans.plan import Plan
 from autopar.rules import variant_traffic
 
 WITHOUT_GRADIENT = {"native_layer_norm_backward": 5}
-"""The operand of an operator that PyTorch differentiates, but not by it: here the bias."""
+"""Operators that PyTorch differentiates, but not with respect to this operand: here the bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A collective of a microbatch, and for how many weights it is issued; for anything else: none."""
+    """A collective of a microbatch.  `weights` is the number of weights in it, 0 for other tensors."""
 
     traffic: Traffic
     weights: int = 0
 
     @property
     def gradients(self) -> int:
-        """How many weights' gradients it sums."""
+        """The number of weights whose gradients it sums."""
         return self.weights if is_sum(self.traffic) else 0
 
     @property
     def nbytes(self) -> int:
-        """Of the message, on one rank."""
+        """Bytes of the message on one rank."""
         return self.traffic.nbytes
 
     def sized(self, nbytes: int) -> Sent:
-        """The same of so many bytes."""
+        """Return the same collective with another number of bytes."""
         return replace(self, traffic=replace(self.traffic, nbytes=nbytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a conversion of a microbatch copies on its rank, and whether it converts a weight."""
+    """A local copy of a conversion in a microbatch, and whether the conversion is a weight's."""
 
     copy: Copy
     of_weight: bool
 
     @property
     def nbytes(self) -> int:
-        """Of what is made, on one rank."""
+        """Bytes of the copy on one rank."""
         return self.copy.nbytes
 
     def sized(self, nbytes: int) -> Copied:
-        """The same of so many bytes."""
+        """Return the same copy with another number of bytes."""
         return replace(self, copy=replace(self.copy, nbytes=nbytes))
 
 
 @dataclass(frozen=True)
 class TrafficOf:
-    """All collectives of a training step: once per step, and once per microbatch."""
+    """All collectives of a training step: those issued once, and those of each microbatch."""
 
     step: tuple[Traffic, ...]
     microbatch: tuple[Traffic, ...]
@@ -75,7 +75,7 @@ class TrafficOf:
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """A graph on a mesh: how operators are split, what is converted for them, what is computed again."""
+    """A graph under a plan: shardings of operators, conversions, and what is recomputed."""
 
     graph: Graph
     choices: tuple[Choice, ...]
@@ -85,7 +85,7 @@ class Running:
     again: RecomputeSet
 
     def per_microbatch(self) -> list[Sent]:
-        """Every collective."""
+        """Return every collective of one microbatch, forward and backward."""
         graph, sent = self.graph, self._of_conversions()
         reached = graph.reached
         for choice in self.choices:
@@ -101,7 +101,7 @@ class Running:
         return sent
 
     def copies(self) -> list[Copied]:
-        """What conversions copy where they send nothing."""
+        """Return the local copies of the conversions."""
         return [
             Copied(copy, self._is_weight(conversion.tensor))
             for place, conversion in enumerate(self.conversions)
@@ -120,7 +120,7 @@ class Running:
                 yield replace(copy, direction="backward")
 
     def _of_conversions(self) -> list[Sent]:
-        """By tensor; weights of one block share theirs."""
+        """Return the collectives of the conversions; weights of one block share a collective."""
         found = groups(self.graph, self.conversions, self.mesh, self.precision)
         group_of = {(m.tensor, g.hop): i for i, g in enumerate(found) for m in g.members}
         hops: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class Running:
         return [self._together(*zip(*parts, strict=True)) for parts in calls.values()]
 
     def _together(self, names: Sequence[str], parts: Sequence[Traffic]) -> Sent:
-        """One collective for several tensors, all of them weights, or for a single one."""
+        """Merge the parts of several weights, or of one tensor, into one collective."""
         together = replace(parts[0], nbytes=sum(part.nbytes for part in parts))
         return Sent(together, len(parts) if self._is_weight(names[0]) else 0)
 
@@ -151,7 +151,7 @@ class Running:
 
     @cached_property
     def _in_backward(self) -> set[tuple[str, Sharding]]:
-        """The forms that get a gradient: read by an operator that gets one, or a result."""
+        """The forms that receive a gradient: results, and operands of operators with a backward."""
         graph = self.graph
         reached = graph.reached
         forms = {
@@ -176,7 +176,7 @@ class Running:
 
 
 def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
-    """Every collective that the plan will issue."""
+    """Return every collective that the plan issues."""
     shardings = {choice.node: choice.sharding for choice in plan.choices}
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
@@ -186,7 +186,7 @@ def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
 
 
 def traffic_of(running: Running, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
-    """Of a microbatch, and of its parameters once a step."""
+    """Return the collectives of a microbatch and, once per step, of its parameters."""
     step = per_step(running.graph, parameters, running.mesh, running.precision)
     return TrafficOf(step, tuple(sent.traffic for sent in running.per_microbatch()))
 
@@ -194,14 +194,14 @@ def traffic_of(running: Running, parameters: tuple[ParameterPlan, ...]) -> Traff
 def per_step(
     graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
 ) -> tuple[Traffic, ...]:
-    """Every collective of parameters that are gathered, and gradients that are reduced, once a step."""
+    """Return the once-per-step collectives: parameter gathers and gradient reductions."""
     return tuple(part for of in by_parameter(graph, parameters, mesh, precision) for part in of)
 
 
 def by_parameter(
     graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
 ) -> Iterator[tuple[Traffic, ...]]:
-    """The same, one parameter after the other."""
+    """Yield the once-per-step collectives of each parameter."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     for parameter in parameters:
         tensor = leaf[parameter.name]
@@ -216,7 +216,7 @@ def by_parameter(
 def first_reduction(
     parameter: ParameterPlan, graph: Graph, mesh: Mesh, precision: str
 ) -> list[Traffic]:
-    """The first collectives that a gradient takes on its way to what rests."""
+    """Return the first collectives in the reduction of a gradient to the parameter at rest."""
     for conversion in reversed(parameter.steps):
         issued = collectives(conversion, graph, mesh, precision)
         if backward := [part for part in issued if part.direction == "backward"]:
@@ -227,7 +227,7 @@ def first_reduction(
 def collectives(
     conversion: Conversion, graph: Graph, mesh: Mesh, precision: str
 ) -> Iterator[Traffic]:
-    """What one conversion sends, forward and backward."""
+    """Yield the collectives of one conversion, forward and backward."""
     tensor = graph.tensors[conversion.tensor]
     step = conversion.step
     wide = reduction_dtype(conversion.tensor, graph, precision)
@@ -239,5 +239,5 @@ def collectives(
 
 
 def _once_more(issued: Iterable[Traffic]) -> list[Traffic]:
-    """What a recomputation sends: the forward's collectives, in the backward."""
+    """Return the collectives of a recomputation: those of the forward, issued in the backward."""
     return [replace(p, direction="backward") for p in issued if p.direction == "forward"]

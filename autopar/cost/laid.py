@@ -1,4 +1,4 @@
-"""What it takes to lay messages out for their collectives, and conversions that only copy.  Seconds."""
+"""Prices local copies: packing and unpacking of collective messages, and conversions that only copy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autopar.ir.conversion import Direction, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """Seconds in which tensors are copied for collectives, after them, or instead of them."""
+    """Seconds of copies before collectives, after them, or instead of them."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """In both directions."""
+        """The seconds of both directions."""
         return self.forward_s + self.backward_s
 
     def __add__(self, other: Laid) -> Laid:
@@ -28,7 +28,10 @@ class Laid:
 
 
 def laid_once(of_parameters: Sequence[Sequence[Traffic]], prices: Prices, shares: int) -> Laid:
-    """What parameters take once a step: whole buckets forward, backward every gradient by itself."""
+    """Return the copies of parameters once per step.
+
+    Buckets are copied as a whole, except that each gradient is copied into its bucket separately.
+    """
     others = [part for sent in of_parameters for part in sent if not is_sum(part)]
     copied = _copied(calls_of(others, shares), prices)
     sums = ([part for part in sent if is_sum(part)] for sent in of_parameters)
@@ -36,7 +39,7 @@ def laid_once(of_parameters: Sequence[Sequence[Traffic]], prices: Prices, shares
 
 
 def laid_at_use(of_microbatch: Iterable[Sent], prices: Prices) -> Laid:
-    """The same of all that a microbatch converts."""
+    """Return the copies for all collectives of a microbatch."""
     others = [sent.traffic for sent in of_microbatch if not sent.gradients]
     sums = [sent for sent in of_microbatch if sent.gradients]
     gradients_s = sum(prices.gradients(sent.traffic, sent.gradients) for sent in sums)
@@ -44,7 +47,7 @@ def laid_at_use(of_microbatch: Iterable[Sent], prices: Prices) -> Laid:
 
 
 def laid_alone(copies: Iterable[Copied], prices: Prices) -> Laid:
-    """Slices and zeros, where a microbatch converts without sending."""
+    """Return the slices and zero fills of a microbatch's conversions that send nothing."""
     return _by_direction((each.copy.direction, prices.local(each.copy)) for each in copies)
 
 

@@ -1,4 +1,7 @@
-"""Equal questions are answered once, with one object: by it the solver knows equal tables."""
+"""Memoises tables by the identity of their arguments.
+
+Equal requests return the same object, by which the solver recognises equal tables.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ T = TypeVar("T")
 
 
 class Once:
-    """Answers by the identities of what was asked about, which is kept alive with its answer."""
+    """A cache keyed by a name, the identities of `about`, and the value of `also`.
+
+    The objects in `about` are kept alive with the entry, so that their ids are not reused.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[object, tuple[object, object]] = {}
@@ -27,5 +33,5 @@ class Once:
 
 
 def looks(*tensors: Tensor) -> tuple[object, ...]:
-    """What equal tensors have in common, whatever they are called."""
+    """Return a key of the tensors that does not depend on their names."""
     return tuple((t.shape, t.dtype, t.differentiable) for t in tensors)

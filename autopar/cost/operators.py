@@ -1,4 +1,4 @@
-"""Seconds and saved bytes of an operator under a sharding."""
+"""Seconds of an operator under a sharding: from measured times if there are any, or the roofline."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autopar.rules import backward_flops, flops, local_call, variant_traffic
 from cost_models.measured import Answer, Call, Source, Work
 
 MIXTURE_CALLS = (30, 18), (60, 20)
-"""What a forward and a backward of a mixture spend beside its products, in operator calls, and on each
-expert (`autopar.ops.experts`): two to sixteen experts on 64 to 512 tokens (2026-11-25)."""
+"""Forward and backward of a mixture of experts (`autopar.ops.experts`): operator calls besides its
+products, as (fixed, per expert).  Measured with two to sixteen experts on 64 to 512 tokens."""
 MIXTURE_PASSES = (4, 4), (8, 15)
-"""How often they go through a row of a token's, and one behind the first product."""
+"""Forward and backward of a mixture: passes over rows of (token width, width of the first product)."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
-"""Operators that read as much of their first operand as they give, however large it is."""
+"""Operators that read only as much of their first operand as they output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class OperatorSeconds:
     backward_s: float
     collectives_s: float
     source: Source = "modelled"
-    """Where the compute's seconds are from."""
+    """Source of the compute seconds."""
 
     @property
     def total_s(self) -> float:
-        """A training step's share of it."""
+        """Forward, backward and collectives together."""
         return self.forward_s + self.backward_s + self.collectives_s
 
 
@@ -46,7 +46,7 @@ NOTHING = OperatorSeconds(0.0, 0.0, 0.0)
 def operator_seconds(
     node: Node, sharding: OpSharding, graph: Graph, prices: Prices
 ) -> OperatorSeconds:
-    """What a training step spends on one operator on one rank."""
+    """Return the seconds that one operator takes on one rank in a microbatch's forward and backward."""
     if node.is_leaf:
         return NOTHING
     traffic = variant_traffic(sharding.variant, node, sharding, graph, prices.mesh)
@@ -58,7 +58,7 @@ def operator_seconds(
 
 
 def _adding(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> float:
-    """Seconds in which its gradients are added to those of others that read the same tensors."""
+    """Return the seconds to add its gradients to those of other readers of the same tensors."""
     seconds = 0.0
     for place in graph.adding.get(node.name, ()):
         tensor = graph.tensors[node.operands[place]]
@@ -68,7 +68,10 @@ def _adding(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> f
 
 
 def call_of(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Call | None:
-    """What one rank calls, as times are kept of it; None where it is not the operator alone."""
+    """Return the call on one rank's shards, the key of measured times.
+
+    None if the local implementation is more than the operator itself.
+    """
     local = local_call(node, sharding, graph, mesh)
     if local is None:
         return None
@@ -77,7 +80,7 @@ def call_of(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Call 
 
 
 def _computing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -> Answer:
-    """Seconds of both passes: from times, where there are any, or by the roofline."""
+    """Return the seconds of both passes, from measured times if there are any, or by the roofline."""
     call = call_of(node, sharding, graph, prices.mesh) if prices.times else None
     if call is not None and prices.times is not None:
         return _paced(prices.times.of(call, prices.own), prices)
@@ -87,13 +90,13 @@ def _computing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -
 
 
 def _paced(own: Answer, prices: Prices) -> Answer:
-    """With the waiting for slower ranks."""
+    """Scale single-rank times by the wait for slower ranks."""
     slower = 1 + prices.device.behind
     return replace(own, forward_s=own.forward_s * slower, backward_s=own.backward_s * slower)
 
 
 def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[Work, Work | None]:
-    """What the passes do on one rank; None where there is no backward."""
+    """Return the work of forward and backward on one rank; the latter is None if there is none."""
     dtype, op = node.outputs[0].dtype, _timed_as(node, graph)
     ways = split(sharding, mesh)
     moved = moved_nbytes(node, sharding, graph, mesh)
@@ -111,7 +114,7 @@ def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[W
 
 
 def _timed_as(node: Node, graph: Graph) -> str:
-    """Its name among curves: attention is another operator where its bias has a gradient."""
+    """Return its name in efficiency curves: attention has another one if its bias has a gradient."""
     bias = [graph.tensors[name] for name in node.operands[3:]]
     if short(node.op) == "scaled_dot_product_attention" and any(b.differentiable for b in bias):
         return "autopar.biased_attention"
@@ -119,7 +122,7 @@ def _timed_as(node: Node, graph: Graph) -> str:
 
 
 def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[int, int]:
-    """Of torch's operators in both passes: experts of a mixture are gone through one by one."""
+    """Return the torch operator calls of both passes: a mixture loops over its local experts."""
     if short(node.op) != "routed_experts":
         return 1, 1
     down, form = graph.tensors[node.operands[4]], sharding.inputs[4]
@@ -129,7 +132,7 @@ def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[
 
 
 def _between(node: Node, graph: Graph) -> tuple[int, int]:
-    """Bytes that both passes read and write between the products that they are made of, on all ranks."""
+    """Return the bytes that each pass reads and writes between its products, over all ranks."""
     if short(node.op) != "routed_experts":
         return 0, 0
     x, chosen, _, up, _ = (graph.tensors[name] for name in node.operands)
@@ -141,7 +144,7 @@ def _between(node: Node, graph: Graph) -> tuple[int, int]:
 
 
 def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
-    """What the forward of an operator reads and writes on one rank."""
+    """Return the bytes that the forward of an operator reads and writes on one rank."""
     if short(node.op) in VIEWS:
         return 0
     operands = [graph.tensors[name] for name in node.operands]
@@ -151,7 +154,7 @@ def moved_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> 
 
 
 def unread_nbytes(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
-    """What a lookup leaves of its table; the gradient, which is dense, is zero there."""
+    """Return the bytes of a lookup's table that it does not read; the dense gradient is zero there."""
     if short(node.op) not in LOOKUPS:
         return 0
     table = local_nbytes(graph.tensors[node.operands[0]], sharding.inputs[0], mesh)

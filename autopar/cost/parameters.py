@@ -1,4 +1,4 @@
-"""How a parameter may rest and enter the step, and what that costs once per step."""
+"""Candidates for storing a parameter at rest and in the step, and their cost once per step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import NBYTES, SHARES, buckets
 
 LITTLE = 0.5
-"""Overlap that is no reason for more buckets: where two ranks take two cores, next to nothing hides, but
-calibrations find 0.05 to 0.42.  ViT took 1.02 to 1.06 times as long as DDP there with one share, 1.04 to
-1.06 with two, 1.07 to 1.10 with four, where two were priced lowest at an overlap of 0.19."""
+"""A lower hidden share counts as none when the number of buckets is chosen.  With two ranks on two cores
+almost nothing overlaps, but calibrations find 0.05 to 0.42.  There ViT took 1.02 to 1.06 times as long
+as DDP with one share, 1.04 to 1.06 with two, 1.07 to 1.10 with four; at 0.19 two were priced lowest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One candidate: how a parameter rests, what forward and backward see, and how uses gather it."""
+    """One candidate: sharding at rest, sharding in the step, and whether the backward gathers again."""
 
     stored: Sharding
     leaf: Sharding
@@ -35,7 +35,7 @@ class Storage:
 
 
 def storages(tensor: Tensor, leaves: tuple[Sharding, ...], mesh: Mesh) -> tuple[Storage, ...]:
-    """Every way to store the parameter for each of its leaf types."""
+    """Return every candidate for storing the parameter, for each of its shardings in the step."""
     return _storages(tensor.shape, tensor.pads, tensor.differentiable, leaves, mesh)
 
 
@@ -63,7 +63,7 @@ def _stored(
     leaf: Sharding,
     mesh: Mesh,
 ) -> Iterator[Sharding]:
-    """Keep the leaf's splits; on each other axis rest whole, or split one more dim."""
+    """Yield the shardings at rest: keep the leaf's splits; on other axes stay whole or split a dim."""
     whole = I if differentiable else N
     options = [(kind,) if isinstance(kind, S) else (whole, None) for kind in leaf]
     for picks in itertools.product(*options):
@@ -78,7 +78,7 @@ def _stored(
 def _split_once_more(
     shape: tuple[int, ...], pads: tuple[Pad, ...], form: Sharding, axis: int, mesh: Mesh
 ) -> Sharding | None:
-    """Split the first dim that still divides, inside the splits it has."""
+    """Split the first dim that the axis still divides, inside its existing splits."""
     padded = {pad.dim: pad for pad in pads}
     for dim in range(len(shape)):
         cuts = form.cuts(dim)
@@ -92,9 +92,10 @@ def _split_once_more(
 
 
 def gather_steps(tensor: Tensor, storage: Storage, routes: Routes) -> tuple[Step, ...]:
-    """The steps from rest to leaf; their backward, reversed, is the gradient's reduction.
+    """Return the steps from the sharding at rest to the leaf; their backward reduces the gradient.
 
-    One direct step per axis that differs, in the cheapest order: the runtime does them in buckets.
+    There is one direct step per differing axis, in the cheapest order.  The runtime issues them in
+    buckets.
     """
     stored, leaf = storage.stored, storage.leaf
     closure = routes.closure(tensor, (stored, leaf), ALL)
@@ -113,17 +114,17 @@ def _chain(stored: Sharding, leaf: Sharding, order: tuple[int, ...]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class StorageSeconds:
-    """Seconds per step of one parameter: those that are always paid, and those that may hide."""
+    """Seconds per step of one parameter: those always visible, and those that can be hidden."""
 
     visible_s: float
     hideable_s: float
 
 
 def gradient_shares(graph: Graph, prices: Prices) -> int:
-    """How many buckets gradients make at least: as many as leave least of their sums to be waited for.
+    """Return the minimum number of gradient buckets: the one that exposes least of the reductions.
 
-    Those with `late` gradients hide nothing, and each has a latency.  They are priced as all-reduces on
-    the axis where most of these is waited for.
+    More buckets overlap more, but each has a latency, and buckets with `late` gradients hide nothing.
+    Buckets are priced as all-reduces on the axis that exposes most.
     """
     axes = [axis for axis, size in enumerate(prices.mesh.sizes) if size > 1]
     gradients = _gradients(graph)
@@ -143,9 +144,8 @@ def gradient_shares(graph: Graph, prices: Prices) -> int:
 
 @dataclass(frozen=True)
 class Travelling:
-    """How all weights and gradients travel: how many buckets gradients make at least, mean sizes of
-    their buckets, and of the gradients' bytes the share that is in buckets which are full before the
-    backward ends."""
+    """The buckets of all parameters: minimum number of gradient buckets, mean bucket sizes in bytes, and
+    the share of gradient bytes in buckets that are full before the backward ends (`early`)."""
 
     shares: int
     weights_nbytes: int
@@ -154,7 +154,7 @@ class Travelling:
 
     @classmethod
     def of(cls, graph: Graph, prices: Prices) -> Travelling:
-        """Gradients in as many buckets as are worth while."""
+        """Compute it from a graph, with `gradient_shares` gradient buckets."""
         gradients = _gradients(graph)
         shares = gradient_shares(graph, prices)
         filled = _filled(gradients, shares)
@@ -165,21 +165,21 @@ class Travelling:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """One or several: bytes, and whether any of them is whole only as the backward ends."""
+    """One or several gradients: bytes, and whether any is complete only when the backward ends."""
 
     nbytes: int
     is_late: bool
 
 
 def _gradients(graph: Graph) -> list[Gradients]:
-    """Of each parameter, as the backward makes them."""
+    """Return the gradient of each parameter, in the order in which the backward produces them."""
     ends = late(graph)
     leaves = (node.outputs[0] for node in reversed(graph.parameters_as_read))
     return [Gradients(t.nbytes, t.name in ends) for t in leaves if t.differentiable]
 
 
 def _filled(gradients: Sequence[Gradients], shares: int) -> list[Gradients]:
-    """Each bucket."""
+    """Return the buckets that the gradients fill."""
     every = buckets([each.nbytes for each in gradients], shares=shares)
     return [
         Gradients(
@@ -201,10 +201,11 @@ def storage_seconds(
     prices: Prices,
     travelling: Travelling,
 ) -> StorageSeconds:
-    """Gathering the weight, reducing its gradient, both with others, and updating it.
+    """Return the cost of gathering the weight, reducing its gradient and updating it.
 
-    The gradient's first collective runs beside the backward, as far as buckets are full early, and
-    hides there but for what they take from each other; those after it wait for its end.
+    Collectives are priced as the parameter's share of a mean bucket.  The gradient's first collective
+    overlaps with the backward, for the share of buckets that fill early, reduced by their contention.
+    Later collectives wait for the end of the backward.
     """
     mesh = prices.mesh
     update = 0.0
@@ -233,7 +234,7 @@ def storage_seconds(
 
 
 def summed_seconds(tensor: Tensor, leaf: Sharding, prices: Prices) -> float:
-    """Adding its gradient of one microbatch to that of those before."""
+    """Return the seconds to add a microbatch's gradient to the accumulated gradient."""
     if not tensor.differentiable:
         return 0.0
     return prices.summed(prices.at_rest(local_nbytes(tensor, leaf, prices.mesh), tensor))
@@ -242,9 +243,10 @@ def summed_seconds(tensor: Tensor, leaf: Sharding, prices: Prices) -> float:
 def exchanges(
     tensor: Tensor, stored: Sharding, mesh: Mesh, gradient_itemsize: int = 0
 ) -> tuple[Traffic, ...]:
-    """Equal parts of what rests against the entries of the step, and gradients back; once a step.
+    """Return the once-per-step all-to-alls between even shards at rest and padded shards in the step.
 
-    Bytes are those of the rank that has most in the step, the first.
+    The backward exchanges gradients in the other direction.  Bytes are those of the first rank, which
+    has most entries in the step.
     """
     axis = exchanging_axis(stored, tensor.pads, mesh)
     if axis is None:
@@ -271,17 +273,17 @@ class StorageBytes:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Parameter, gradient and optimizer state together."""
         return self.parameter + self.gradient + self.optimizer
 
 
 def storage_nbytes(
     tensor: Tensor, storage: Storage, prices: Prices, is_reached: bool
 ) -> StorageBytes:
-    """What a parameter occupies: at rest, gathered where the leaf differs, older versions of that,
-    gradient, and the optimizer's state, which is made where a gradient arrives."""
+    """Return the bytes of a parameter: at rest, gathered if the leaf differs, older versions of the
+    leaf, gradient, and optimizer state, which exists only if the parameter receives a gradient."""
     mesh = prices.mesh
-    # Padding of the last rank too.
+    # Includes the padding of the last rank.
     stored = int(prices.at_rest(local_nbytes(tensor, storage.stored, mesh), tensor))
     leaf = local_nbytes(tensor, storage.leaf, mesh)
     gathered = leaf if leaf != stored or tensor.pads else 0
@@ -295,7 +297,7 @@ def storage_nbytes(
 
 
 def travels(stored: Sharding, leaf: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
-    """Whether a parameter's gradient has a place in a bucket, which stays and always is there."""
+    """Return whether a parameter's gradient lives in a bucket, which is allocated throughout."""
     steps = zip(mesh.sizes, stored, leaf, strict=True)
     is_carried = any(size > 1 and rests != used for size, rests, used in steps)
     return is_carried or exchanging_axis(stored, pads, mesh) is not None

@@ -1,4 +1,4 @@
-"""Prices operators, conversion steps and collectives on a mesh and hardware, in seconds."""
+"""Prices operators, conversion steps, collectives and updates on a mesh and hardware, in seconds."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ class Prices:
     mesh: Mesh
     hardware: Hardware
     states: float = 2.0
-    """Tensors of a parameter's size that the optimizer keeps: two for AdamW."""
+    """Tensors of a parameter's size in the optimizer state: two for AdamW."""
     master_itemsize: int = 0
-    """Bytes per element of parameters at rest, where that is more than in the step."""
+    """Bytes per element of parameters at rest, if more than in the step."""
     microbatches: int = 1
-    """What is spent once a step is shared by so many: costs are those of one of them."""
+    """Microbatches per step; costs that arise once per step are divided among them."""
     versions: int = 1
-    """What forward and backward read of a parameter is kept so often, by updates made."""
+    """Versions of each parameter in the step that are kept, as in pipelines with weight stashing."""
     times: Times | None = None
-    """Operators that were timed on this device; None: all are priced by the roofline."""
+    """Measured operator times of this device; None: all operators are priced by the roofline."""
     fused: bool = False
     """Whether the optimizer updates a parameter in one kernel."""
 
     @cached_property
     def device(self) -> Device:
-        """One device, as it is when its host is shared by as many ranks as the mesh puts on it."""
+        """One device whose host is shared by all ranks that the mesh places on it."""
         local_ranks = min(self.mesh.world_size, self.hardware.devices_per_host)
         return self.hardware.device_shared_by(local_ranks)
 
     @cached_property
     def paced(self) -> Device:
-        """The same as fast as a step sees it, in which every rank waits for slower ones."""
+        """The device at the pace of a step, in which every rank waits for slower ones."""
         return self.device.paced
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """What rings find along each axis when all ranks of the mesh talk at once."""
+        """The link of each axis for rings, with all ranks of the mesh communicating at once."""
         return self._links("all_reduce")
 
     @cached_property
     def scattering_links(self) -> tuple[Link, ...]:
-        """The same for all-to-alls."""
+        """The link of each axis for all-to-alls."""
         return self._links("all_to_all")
 
     def _links(self, kind: str) -> tuple[Link, ...]:
@@ -81,81 +81,81 @@ class Prices:
         return collective_seconds(kind, traffic.nbytes, self.mesh.sizes[axis], link)
 
     def awaited(self, traffic: Traffic) -> float:
-        """Seconds of one that compute waits for: some rank comes late to it."""
+        """Return the seconds of a collective that compute waits for, with the wait for late ranks."""
         return self.collective(traffic) + self.late(traffic.axis)
 
     def late(self, axis: int) -> float:
-        """Seconds that a collective on this axis loses to ranks that come late.
+        """Return the seconds that a collective on this axis waits for late ranks.
 
-        Collectives on several axes take turns, so that whoever is late keeps all ranks of the mesh.
+        Collectives on several axes alternate, so that one late rank delays all ranks of the mesh.
         """
         if self.mesh.sizes[axis] == 1:
             return 0.0
         return self.device.late_s * lateness(self.mesh.world_size)
 
     def in_buckets(self, part: Traffic, size: int, seconds: Seconds) -> float:
-        """One tensor's part, by its bytes, of what is spent on a bucket of so many bytes."""
+        """Return one tensor's share, by bytes, of the cost of a bucket of `size` bytes."""
         return seconds(replace(part, nbytes=size)) * part.nbytes / size
 
     def work(self, work: Work) -> float:
-        """The same, of what a pass of an operator does."""
+        """Return the seconds of one pass of an operator, including the wait for slower ranks."""
         return _seconds_of(work, self.paced)
 
     def own(self, work: Work) -> float:
-        """The same without waiting for slower ranks, as operators are timed."""
+        """Return the seconds of one pass without waiting for slower ranks, as measured times are."""
         return _seconds_of(work, self.device)
 
     def split(self, products: int) -> float:
-        """Seconds for which so many products put their weights' gradients off."""
+        """Return the overhead in seconds of deferring the weight gradients of `products` products."""
         return split_seconds(products, self.paced)
 
     def messages(self, count: int) -> float:
-        """Seconds that one rank spends on so many sends to other stages, or receives from them."""
+        """Return a rank's own seconds for `count` sends to other stages, or receives from them."""
         return messages_seconds(count, self.paced)
 
     def hidden_share(self, axis: int) -> float:
-        """Of the gradients' reduction on this axis beside as much compute, the share that costs nothing.
+        """Return the share of a gradient reduction on this axis that equally long compute hides.
 
-        The rest is what they take from each other: a CPU's cores, a GPU's memory bandwidth.
+        The rest is lost to contention: for a CPU's cores, or a GPU's memory bandwidth.
         """
         own = self.links[axis].overlap
         return self.device.overlap if own is None else own
 
     @cached_property
     def covering_share(self) -> float:
-        """Of the backward, the share under which reductions hide at most: the largest axis' own."""
+        """The largest share of the backward that can hide reductions: the maximum over the axes."""
         axes = [axis for axis, size in enumerate(self.mesh.sizes) if size > 1]
         return max(map(self.hidden_share, axes), default=self.device.overlap)
 
     def at_rest(self, nbytes: float, tensor: Tensor) -> float:
-        """Bytes that are so many in the step, at the precision in which the parameter rests."""
+        """Convert bytes in the step to bytes at the precision of the parameter at rest."""
         return nbytes * max(1.0, self.master_itemsize / tensor.itemsize)
 
     def update(self, nbytes: float) -> float:
-        """Seconds in which the optimizer updates one parameter of so many bytes at rest."""
+        """Return the seconds of the optimizer's update of one parameter of `nbytes` at rest."""
         return adamw_seconds(nbytes, self.paced, self.fused)
 
     def summed(self, nbytes: float, dtype: str = "float32") -> float:
-        """Seconds in which one gradient is added to another: of earlier microbatches, or readers."""
+        """Return the seconds to add a gradient to that of earlier microbatches, or of other readers."""
         return op_seconds(0.0, 3.0 * nbytes, dtype, self.paced, "add")
 
     def gradient(self, sums: Sequence[Traffic]) -> float:
-        """Seconds in which a weight's gradient is laid in its bucket, where all of its sums are done."""
+        """Return the seconds to copy a weight's gradient into its bucket for its reductions `sums`."""
         if not sums:
             return 0.0
         return gradient_seconds(max(part.nbytes for part in sums), self.paced)
 
     def gradients(self, part: Traffic, count: int) -> float:
-        """Seconds in which so many weights' gradients are laid in a message that sums them at their use.
+        """Return the seconds to copy `count` weights' gradients into a message reduced at their use.
 
-        Those that are scattered are copied one by one, others joined.
+        For a reduce-scatter they are copied one by one, for an all-reduce in one concatenation.
         """
         if is_whole(part):
             return gradient_seconds(part.nbytes, self.paced)
         return scattered_seconds(part.nbytes, self.paced, count)
 
     def step(self, step: Step, tensor: Tensor) -> float:
-        """Seconds of a conversion step, forward and backward: its collectives and its copies."""
+        """Return the seconds of a conversion step, forward and backward: collectives and copies."""
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
             return 0.0
@@ -164,11 +164,12 @@ class Prices:
         return self._copies(step, tensor) + laid + sum(map(self.awaited, traffic))
 
     def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
-        """`step` of a weight at its use, where so many weights of its block travel together.
+        """Return the cost of `step` for a weight at its use, as its share of a block's collective.
 
-        Steps other than gathers are paid alone: through P, or I and R, each small weight would have an
-        all-reduce beside the scatter of those that take one step.  So is a gather of what went through
-        P before, as others do not wait for it.
+        `together` is the size of all weights in the collective, relative to this one.  Steps other
+        than gathers are priced alone: through P, or I and R, each small weight would have an all-reduce
+        besides the reduce-scatter of those that take one step.  So is a gather of a partial sum, as the
+        other weights do not wait for it.
         """
         mesh = self.mesh
         if mesh.sizes[step.axis] == 1:
@@ -181,45 +182,45 @@ class Prices:
         return self._copies(step, tensor) + laid + sent
 
     def _laid_at_use(self, part: Traffic, together: float) -> float:
-        """One weight's part of what its message costs to lay out, or take apart."""
+        """Return one weight's share of packing or unpacking its message."""
         if is_sum(part):
             return self.gradients(part, 1)
         return self.shared(part, together, self.copied)
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
-        """The collectives of a parameter's step; gradients are summed in the master's precision."""
+        """Yield the collectives of a parameter's step, with gradients in the master's precision."""
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
         return widened(traffic, max(1, self.master_itemsize // tensor.itemsize))
 
     def forward(self, step: Step, tensor: Tensor) -> float:
-        """Seconds of the forward half of a conversion, which a recomputation repeats."""
+        """Return the seconds of a conversion's forward, which a recomputation repeats."""
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
         sent = [part for part in traffic if part.direction == "forward"]
         local_s = self._copies(step, tensor, ("forward",))
         return local_s + sum(self.awaited(part) + self.copied(part) for part in sent)
 
     def again(self, step: Step, tensor: Tensor, together: float) -> float:
-        """Seconds more if a weight's gather is repeated in the backward instead of being kept."""
+        """Return the extra seconds if a weight is gathered again in the backward instead of kept."""
         again = regathered(step, tensor, self.mesh)
         together = 1.0 if step.of_part else together
         seconds = (self.awaited, self.copied)
         return sum(self.shared(part, together, each) for part in again for each in seconds)
 
     def shared(self, part: Traffic, together: float, seconds: Seconds) -> float:
-        """One weight's part, by its bytes, of a collective for `together` times as many."""
+        """Return one weight's share, by bytes, of a collective of `together` times its bytes."""
         return seconds(replace(part, nbytes=round(part.nbytes * together))) / together
 
     def copied(self, part: Traffic) -> float:
-        """Seconds in which a message is laid out for its collective, or taken apart after it.
+        """Return the seconds to pack a message before its collective, or to unpack it afterwards.
 
-        An all-reduce leaves everything in its place.
+        Zero for an all-reduce, which is in place.
         """
         if is_whole(part):
             return 0.0
         return message_copy_seconds(part.nbytes, self.paced)
 
     def local(self, copy: Copy) -> float:
-        """Seconds in which a step cuts, or fills with zeros, where it sends nothing."""
+        """Return the seconds of a local copy of a step: a slice, or a zero fill."""
         return message_copy_seconds(copy.nbytes, self.paced)
 
     def _copies(
@@ -248,12 +249,12 @@ def widened(parts: Iterable[Traffic], times: int) -> Iterator[Traffic]:
 
 
 def is_whole(part: Traffic) -> bool:
-    """Whether what comes of it lies where that lay which went into it."""
+    """Return whether the collective's output has the layout of its input (an all-reduce)."""
     return part.collective == "all_reduce"
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:
-    """The collectives that regathering adds: the forward gathers again, in the backward."""
+    """Return the collectives that regathering adds: the forward's all-gathers, in the backward."""
     return tuple(
         Traffic(part.axis, part.collective, "backward", part.nbytes)
         for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)

@@ -1,8 +1,8 @@
-"""The cheapest way from one sharding to another, as a chain of single-axis steps.
+"""Finds the cheapest conversion from one sharding to another, as a chain of single-axis steps.
 
-Costs are closed once per tensor shape and set of types, from all forms to those that are asked for;
-the chain that the solver priced is the chain that is emitted.  Which steps there are does not depend
-on the tensor's size (`sharding_graph.py`): each kind of step is priced once.
+Costs are computed once per tensor shape and set of types, from all forms to the requested ones.  The
+chain that the solver prices is the chain that is emitted.  The set of steps does not depend on the
+tensor's size (`sharding_graph.py`), and each kind of step is priced once.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from autopar.solver.problem import Array
 
 StepSeconds = Callable[[Step, Tensor], float]
 WeightSeconds = Callable[[Step, Tensor, float], float]
-"""Of a weight's step, by how many of its size travel together."""
+"""Seconds of a weight's step, given the size of its collective relative to the weight."""
 ALL = 1e6
-"""So many weights travel together that the latency of each is next to nothing."""
+"""Relative size of a collective so large that a weight's share of the latency is negligible."""
 Forms = Iterable[Sharding]
 
 
 class Closure:
-    """The cheapest conversions among the shardings of one tensor."""
+    """The cheapest conversions between the shardings of one tensor."""
 
     def __init__(self, web: Web, seconds: Array) -> None:
-        """`seconds`: of each kind of step of the web."""
+        """`seconds` are those of each kind of step, in the web's order."""
         self.forms, self.index = web.forms, web.index
         self._kinds = tuple(web.kinds.values())
         self._chains = Chains(web.steps, seconds)
 
     def matrix(self, sources: Forms, targets: Forms) -> Array:
-        """Seconds from every source to every target."""
+        """Return the seconds of the cheapest chains, sources x targets."""
         return self._chains.seconds(self._numbers(sources), self._numbers(targets))
 
     def cost(self, source: Sharding, target: Sharding) -> float:
-        """Seconds of the cheapest chain."""
+        """Return the seconds of the cheapest chain."""
         return float(self.matrix((source,), (target,))[0, 0])
 
     def along(self, of_step: Callable[[Step], float], sources: Forms, targets: Forms) -> Array:
-        """From every source to every target the sum over the chain's steps; zero where there is none.
+        """Return `of_step` summed over each cheapest chain (sources x targets); 0 if there is none.
 
-        `of_step` has to say the same of all steps of a kind.
+        `of_step` must be equal for all steps of one kind.
         """
         return self._chains.along(
             lambda kind: of_step(self._kinds[kind]), self._numbers(sources), self._numbers(targets)
         )
 
     def path(self, source: Sharding, target: Sharding) -> tuple[Step, ...]:
-        """The cheapest chain itself."""
+        """Return the steps of the cheapest chain; raise `InternalError` if there is none."""
         if not math.isfinite(self.cost(source, target)):
             raise InternalError(f"There is no way from {source} to {target}.")
         stops = self._chains.path(self.index[source], self.index[target])
@@ -72,7 +72,7 @@ class Closure:
 
 
 class Routes:
-    """Closures for one mesh, made once per (shape, dtype, gradient, types)."""
+    """The closures of one mesh, one per (shape, dtype, differentiable, types, together)."""
 
     def __init__(
         self, mesh: Mesh, step_seconds: StepSeconds, weight_seconds: WeightSeconds
@@ -83,9 +83,9 @@ class Routes:
         self._prices: dict[object, float] = {}
 
     def closure(self, tensor: Tensor, forms: Forms, together: float = 0) -> Closure:
-        """The closure over every sharding whose types occur in `forms`, axis by axis.
+        """Return the closure over all shardings whose splits occur in `forms` on the same axis.
 
-        `together`: of a weight, how many travel with it; 0: not a weight.
+        `together` is the size of a weight's collective relative to the weight, 0 for other tensors.
         """
         per_axis = tuple(
             tuple(sorted({f[a] for f in forms if isinstance(f[a], S)}, key=repr))
@@ -99,7 +99,7 @@ class Routes:
         return self._closures[key]
 
     def _seconds(self, kind: Kind, step: Step, tensor: Tensor, together: float) -> float:
-        """Of every step of a kind, on every tensor that looks like this one to a collective."""
+        """Return the seconds of a kind of step, cached for all tensors of this size and dtype."""
         size = math.prod(tensor.shape)
         key = (kind, size, tensor.dtype, tensor.differentiable, together)
         if key not in self._prices:

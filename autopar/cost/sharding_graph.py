@@ -1,7 +1,7 @@
-"""The forms that a tensor may have on a mesh, and every step between two that differ on one axis.
+"""The graph of a tensor's shardings ("forms") on a mesh; edges are steps that change one axis.
 
-Sizes decide only which forms divide the tensor.  The rest is the same for all tensors and prices: it
-is found once for a mesh and a set of types, and kept.
+A tensor's sizes decide only which forms divide it.  Everything else depends on the mesh and the set of
+types, and is computed once for each.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding, Type
 
 Shards = tuple[tuple[Type, ...], ...]
-"""By axis, the splits that occur there."""
+"""For each axis, the splits that occur on it."""
 KEPT = 4096
-"""Webs, so that a long-lived process does not keep those of every mesh that it ever saw."""
+"""Maximum number of cached webs, so that the cache of a long-lived process is bounded."""
 Kind = tuple[object, ...]
-"""Axis, the types there before and after without their dims, by how much both forms divide, and whether
-it is a part of a sum on another axis."""
+"""Axis, types on it before and after without their dims, number of parts of the larger of both local
+tensors, and whether the tensor is a partial sum on another axis."""
 
 
 @dataclass(frozen=True, eq=False)
 class Web:
-    """Forms and steps; steps of one kind cost the same on tensors of the same size."""
+    """Forms and steps; steps of one kind cost the same for tensors of the same size."""
 
     forms: tuple[Sharding, ...]
     kinds: Mapping[Kind, Step]
-    """A step of each."""
+    """One representative step of each kind."""
     steps: Edges
-    """Kinds are numbered in their order."""
+    """Edges between forms; kinds are numbered in the order of `kinds`."""
 
     @cached_property
     def index(self) -> dict[Sharding, int]:
-        """Number of each sharding."""
+        """The index of each form."""
         return {form: i for i, form in enumerate(self.forms)}
 
 
 @lru_cache(maxsize=KEPT)
 def web_of(mesh: Mesh, shards: Shards, shape: tuple[int, ...], differentiable: bool) -> Web:
-    """Over every form whose types are letters or `shards` of their axis, and which divides the shape."""
+    """Return the web of all forms that divide the shape, of letters and each axis' `shards`."""
     fits = _every(mesh, shards, differentiable).fitting(shape)
     return _web(mesh, shards, differentiable, fits.tobytes())
 
 
 @dataclass(frozen=True, eq=False)
 class _Every:
-    """All forms of some types, and what they ask of a shape.
+    """All forms of some types, and their requirements on a shape.
 
-    `parts[form, dim]`: what a dim must be divisible by, 0 where nothing would do; `rank[form]`: how
-    many dims there must be.
+    `parts[form, dim]` is the number by which a dim must be divisible, 0 if the form is impossible;
+    `rank[form]` is the minimum number of dims.
     """
 
     forms: tuple[Sharding, ...]
@@ -66,7 +66,7 @@ class _Every:
     rank: NDArray[np.int64]
 
     def fitting(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Which forms fit, as `Sharding.fits` says."""
+        """Return a mask of the forms that fit, equal to `Sharding.fits`."""
         dims = self.parts.shape[1]
         sizes = np.array([*shape[:dims], *[1] * (dims - len(shape))], dtype=np.int64)
         divided = (self.parts > 0) & (sizes % np.maximum(self.parts, 1) == 0)
@@ -83,7 +83,7 @@ def _every(mesh: Mesh, shards: Shards, differentiable: bool) -> _Every:
 
 
 def _parts(form: Sharding, dim: int, mesh: Mesh) -> int:
-    """Into how many parts a form splits a dim; 0 where splits overlap."""
+    """Return the number of parts into which a form splits a dim; 0 if its splits overlap."""
     parts = 1
     for of, axis in form.cuts(dim):
         if of % parts:
@@ -117,7 +117,7 @@ def _web(mesh: Mesh, shards: Shards, differentiable: bool, fits: bytes) -> Web:
 
 
 def _share(form: Sharding, mesh: Mesh) -> int:
-    """Into how many parts a form splits the tensor."""
+    """Return the number of parts into which a form splits the tensor."""
     pairs = zip(form, mesh.sizes, strict=True)
     return math.prod(size for kind, size in pairs if isinstance(kind, S))
 
@@ -127,12 +127,12 @@ def _plain(kind: Type) -> str:
 
 
 def _same_dim(a: Type, b: Type) -> bool:
-    """Only there it matters for whether there is a step how the other axes split the dim."""
+    """Return whether both split one dim: only then a step's existence depends on the other axes."""
     return isinstance(a, S) and isinstance(b, S) and a.dim == b.dim
 
 
 def _neighbours(forms: tuple[Sharding, ...], axes: int) -> Iterator[tuple[int, int, int]]:
-    """(axis, from, to) of all ordered pairs of forms that differ on exactly one axis."""
+    """Yield (axis, from, to) for all ordered pairs of forms that differ on exactly one axis."""
     for axis in range(axes):
         alike: defaultdict[object, list[int]] = defaultdict(list)
         for number, form in enumerate(forms):

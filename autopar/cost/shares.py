@@ -1,4 +1,4 @@
-"""The share of the work and of the parameters that each mesh axis really splits."""
+"""Computes the share of the work and of the parameters that each mesh axis splits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autopar.plans.record import Share
 from autopar.rules import flops
 
 Weighed = list[tuple[float, tuple[Sharding, ...]]]
-"""Weights (operations, bytes), each with the forms of what it weighs."""
+"""Weights (operations or bytes), each with the forms of the tensors concerned."""
 
 
 def shares(
     graph: Graph, choices: tuple[Choice, ...], parameters: tuple[ParameterPlan, ...], mesh: Mesh
 ) -> tuple[Share, ...]:
-    """One share per axis.  An operator is split if any of its operands or outputs is."""
+    """Return one share per axis.  An operator counts as split if any operand or output is."""
     work: Weighed = []
     used: Weighed = []
     for choice in choices:
@@ -38,7 +38,7 @@ def shares(
 
 
 def _split(weighed: Weighed, axis: int, size: int) -> float:
-    """Of the whole weight, what is split on an axis; an axis of one device splits nothing."""
+    """Return the fraction of the weight that is split on an axis; 0 for an axis of size 1."""
     whole = sum(weight for weight, _ in weighed)
     if size == 1 or not whole:
         return 0.0

@@ -1,7 +1,7 @@
-"""What a stage of a pipeline spends, by action: forward, input gradient, weight gradient, once a step.
+"""Cost of a pipeline stage by action: forward, input gradient, weight gradient, once per step.
 
-The same quantities as `estimate`, divided otherwise: what is spent per microbatch and once a step add up
-to its step, and bytes to its memory.
+These are the quantities of `estimate`, divided differently: costs per microbatch and once per step add
+up to its step, and bytes to its memory.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from autopar.plans.plan import Plan
 
 SecondsOf = Callable[[Node, OpSharding, Graph, Prices], OperatorSeconds]
 _PUT_OFF = MappingProxyType({"linear": (0, 1), "addmm": (1, 2), "matmul": (0, 1), "mm": (0, 1)})
-"""Products whose weight's gradient the runtime computes apart, where schedules ask for it: places of
-what is multiplied, and of the weight."""
+"""Products whose weight gradient the runtime can defer, as zero-bubble schedules require: argument
+positions of the input and of the weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Spent:
     """Seconds and bytes of one stage on one rank.
 
     forward_s, input_grad_s, weight_grad_s   of one microbatch
-    split_s        more of the input gradient, where the weight gradient is computed apart
-    exposed_s      once a step: parameters that are gathered, later reductions, updates
-    hideable_s     once a step: the first reduction of gradients, beside the last backward
-    covers_s       how much of it that backward can hide
-    rest_nbytes    parameters, gradients, states of the optimizer
-    kept_nbytes    for each microbatch in flight
-    working_nbytes at the highest point of a step, beside what one microbatch keeps
+    split_s        added to the input gradient if the weight gradient is computed separately
+    exposed_s      once per step: parameter gathers, later reductions, updates
+    hideable_s     once per step: the first gradient reductions, which may overlap the last backward
+    covers_s       the seconds of them that this backward can hide
+    rest_nbytes    parameters, gradients, optimizer state
+    kept_nbytes    saved activations of each microbatch in flight
+    working_nbytes peak memory of a step minus `kept_nbytes` of one microbatch
     """
 
     forward_s: float
@@ -60,36 +60,36 @@ class Spent:
 
     @property
     def microbatch_s(self) -> float:
-        """Forward and whole backward."""
+        """Forward and the whole backward."""
         return self.forward_s + self.input_grad_s + self.weight_grad_s
 
     @property
     def hidden_s(self) -> float:
-        """Of the reduction, what the last backward hides."""
+        """The seconds of reductions that the last backward hides."""
         return min(self.hideable_s, self.covers_s)
 
     @property
     def once_s(self) -> float:
-        """What a step has to wait for, once."""
+        """The visible seconds once per step."""
         return self.exposed_s + self.hideable_s - self.hidden_s
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """What a step takes once, whatever the size of its batch."""
+    """Costs once per step, independent of the batch size."""
 
     exposed_s: float
     hideable_s: float
     rest_nbytes: float
     beside: Mapping[str, float]
-    """Of each operator's backward, the share that may hide sums of gradients."""
+    """For each operator, the share of its backward that may hide gradient reductions."""
     summed_s: float = 0.0
-    """Each microbatch but the first: its weights' gradients are added to those before."""
+    """Gradient accumulation of each microbatch but the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What a microbatch sends, and copies instead; what its backward needs."""
+    """A microbatch's collectives, local copies, saved activations and working set."""
 
     sent: tuple[Sent, ...]
     copied: tuple[Copied, ...]
@@ -98,7 +98,7 @@ class Issued:
 
 
 def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved]) -> Spent:
-    """What a finished plan spends."""
+    """Return the costs of a finished plan."""
     shardings = {c.node: c.sharding for c in plan.choices}
     saved = of_rank(saved, graph, shardings, plan.conversions, prices.mesh)
     run_again = again(
@@ -121,7 +121,7 @@ def spent_by(plan: Plan, graph: Graph, prices: Prices, saved: Mapping[str, Saved
 def once(
     graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, precision: str
 ) -> Once:
-    """Parameters that are gathered, gradients that are reduced, updates; what rests."""
+    """Return the costs once per step: parameter gathers, gradient reductions, updates, memory."""
     of_parameters = tuple(by_parameter(graph, parameters, prices.mesh, precision))
     sent = tuple(part for parts in of_parameters for part in parts)
     shares = gradient_shares(graph, prices)
@@ -142,7 +142,7 @@ def once(
 def issued(
     graph: Graph, choices: tuple[Choice, ...], keeps: SavedTensors, prices: Prices, precision: str
 ) -> Issued:
-    """What a microbatch sends, copies and keeps."""
+    """Return a microbatch's collectives, local copies, saved activations and working set."""
     running = Running(graph, choices, keeps.conversions, prices.mesh, precision, keeps.again)
     return Issued(
         tuple(running.per_microbatch()),
@@ -162,9 +162,9 @@ def spent(
     microbatches: int,
     seconds_of: SecondsOf = operator_seconds,
 ) -> Spent:
-    """What a graph under these decisions spends in one of so many microbatches, on average.
+    """Return the costs of a graph under these decisions, averaged over `microbatches` microbatches.
 
-    `seconds_of` may remember what it was asked before.
+    `seconds_of` may be a memoised `operator_seconds`.
     """
     made_of_weights = _made_of_weights(graph)
     forward = weights = compute = covers = 0.0
@@ -202,7 +202,7 @@ def spent(
 
 
 def _converting(of_microbatch: Issued, prices: Prices) -> Iterator[tuple[Direction, bool, float]]:
-    """Seconds of every collective, laid out and taken apart, and of every copy; whether of weights."""
+    """Yield (direction, whether a weight's, seconds) of every collective, packed, and every copy."""
     for sent in of_microbatch.sent:
         seconds = prices.awaited(sent.traffic) + laid_at_use([sent], prices).total_s
         yield sent.traffic.direction, sent.weights > 0, seconds
@@ -211,10 +211,10 @@ def _converting(of_microbatch: Issued, prices: Prices) -> Iterator[tuple[Directi
 
 
 def _put_off(node: Node, graph: Graph, run_again: RecomputeSet, of_weights: Set[str]) -> float:
-    """The share of an operator's backward that computes a weight's gradient, and may be put off.
+    """Return the share of an operator's backward that computes a weight gradient and can be deferred.
 
-    It is one of two products of equal size; a bias is summed at once.  A block that is recomputed puts
-    nothing off.
+    It is one of two products of equal size; a bias gradient is not deferred.  Recomputed blocks defer
+    nothing.
     """
     places = _PUT_OFF.get(short(node.op), ())
     read = [node.args[place] for place in places]
@@ -226,7 +226,7 @@ def _put_off(node: Node, graph: Graph, run_again: RecomputeSet, of_weights: Set[
 
 
 def _made_of_weights(graph: Graph) -> Set[str]:
-    """Tensors that are parameters, or made of parameters only."""
+    """Return the parameters, and the tensors whose differentiable operands all derive from them."""
     found: set[str] = set()
     for node in graph.nodes:
         flows = [name for name in node.operands if graph.tensors[name].differentiable]

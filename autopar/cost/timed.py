@@ -1,4 +1,4 @@
-"""Which of the measured times in a database are true of a profile's device, on a mesh."""
+"""Selects the measured times of a database that are valid for a profile's device on a mesh."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cost_models.measured import Database, Setting, Times, here
 
 
 def default_database() -> Path:
-    """Where `autopar profile` keeps times, unless it is told otherwise."""
+    """Return the path at which `autopar profile` stores times by default."""
     return cache_directory() / "profile.sqlite"
 
 
 def timing_of(times: Times | None) -> Timing | None:
-    """What a plan records of the times that it was priced by."""
+    """Return a plan's record of the times that priced it."""
     return None if times is None else Timing(str(times.setting), times.digest)
 
 
 def times_for(path: Path, hardware: Hardware, mesh: Mesh) -> Times:
-    """The times of this device under this version of torch; `InputError` where there are none.
+    """Return the times of this device under this version of torch; `InputError` if there are none.
 
-    On a CPU they must be of as many ranks on a host as the mesh puts there; of several numbers of
-    threads the fewest, as the profiles speak of one.
+    On a CPU they must have been measured with as many ranks per host as the mesh places there.  Of
+    several thread counts the smallest is taken, as profiles describe one thread.
     """
     database = Database(path)
     wanted = setting_for(hardware, mesh)
@@ -51,7 +51,7 @@ def times_for(path: Path, hardware: Hardware, mesh: Mesh) -> Times:
 
 
 def setting_for(hardware: Hardware, mesh: Mesh) -> Setting:
-    """What times must be of: the profile's device; the profile ``cpu`` means the machine at hand."""
+    """Return the setting that times must match: the profile's device; ``cpu`` is this machine."""
     device = hardware.device
     if device.kind != "cpu":
         return Setting(device.name, device.kind, device.memory_bytes, _software())
@@ -63,7 +63,7 @@ def setting_for(hardware: Hardware, mesh: Mesh) -> Setting:
 
 
 def setting_here(hardware: Hardware, mesh: Mesh, threads: int = 1) -> Setting:
-    """This machine as a rank of the mesh finds it; `InputError` where it is not the profile's."""
+    """Return the setting of a rank on this machine; `InputError` if it is not the profile's device."""
     wanted = setting_for(hardware, mesh)
     try:
         found = here(wanted.kind, threads, wanted.ranks)
@@ -83,7 +83,7 @@ def setting_here(hardware: Hardware, mesh: Mesh, threads: int = 1) -> Setting:
 
 
 def refuse_fewer_threads(path: Path, setting: Setting, hardware: Hardware, mesh: Mesh) -> None:
-    """Raise `InputError` where plans would take other times of a database than those to be measured."""
+    """Raise `InputError` if plans would prefer existing times to those about to be measured."""
     if not path.is_file():
         return
     wanted = setting_for(hardware, mesh)

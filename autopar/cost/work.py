@@ -1,4 +1,4 @@
-"""The floating-point operations of a plan's step, as prices count them."""
+"""Counts the floating-point operations of a plan's step, as the cost model does."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from autopar.rules import backward_flops, flops
 
 @dataclass(frozen=True, slots=True)
 class StepFlops:
-    """Of one microbatch on all ranks together; what several ranks compute alike counts once."""
+    """Operations of one microbatch, over all ranks; replicated work counts once."""
 
     forward: float
     backward: float
     again: float
-    """What recomputed blocks run a second time."""
+    """Operations that recomputed blocks repeat."""
 
     @property
     def model(self) -> float:
-        """Without recomputation: what a model's FLOPs utilisation (MFU) counts."""
+        """Operations without recomputation, as in model FLOPs utilisation (MFU)."""
         return self.forward + self.backward
 
     @property
     def total(self) -> float:
-        """What the devices do."""
+        """Operations with recomputation."""
         return self.model + self.again
 
 
 def step_flops(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> StepFlops:
-    """Of a finished plan."""
+    """Return the operations of a finished plan's step."""
     shardings = {choice.node: choice.sharding for choice in plan.choices}
     run_again = again(
         graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision

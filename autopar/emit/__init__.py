@@ -1,4 +1,4 @@
-"""Plan + Graph -> one readable Python module."""
+"""Generates one readable Python module from a plan and its graph."""
 
 from autopar.emit.render import emit
 

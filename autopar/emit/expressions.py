@@ -1,4 +1,4 @@
-"""An operator with its arguments -> the Python expression a person would have written."""
+"""Writes an operator call as the Python expression that a person would write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autopar.emit.statement import Part, Value, Weight
 from autopar.ir.graph import Arg, DType, Ref, bare, short
 
 Bound = Mapping[str, Value | Weight]
-"""What each argument name stands for at this place."""
+"""The value or weight for each tensor name among an operator's arguments."""
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
@@ -48,14 +48,14 @@ def expression(
     *,
     spelled_out: bool = False,
 ) -> tuple[Part, ...]:
-    """The parts of the call; strings between values and weights.
+    """Return the parts of the call: values and weights, with strings in between.
 
-    `spelled_out`: the operator by its own name, where Python's way of writing it means something else.
+    `spelled_out`: call the operator in `torch.ops`, because Python's syntax would mean something else.
     """
     writer = _Writer(bound)
     name, overload = short(op), op.rsplit(".", 1)[-1]
     kept = tuple((key, value) for key, value in kwargs if key not in DROPPED and value is not None)
-    # What its writer reads by place and was given by keyword is left to the operator's own name.
+    # A writer in `_SPECIAL` reads some arguments by position; if one is a keyword, spell the call out.
     spelled_out = spelled_out or len(args) < _BY_PLACE.get(op, 0)
     special = None if spelled_out else _SPECIAL.get(op)
     if special is not None:
@@ -76,13 +76,13 @@ def expression(
 
 
 class _Writer:
-    """Writes arguments; tensors become values or weights."""
+    """Writes arguments; references to tensors become values or weights."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
 
     def arg(self, arg: Arg) -> tuple[Part, ...]:
-        """One argument as parts."""
+        """Return one argument as parts."""
         if isinstance(arg, Ref):
             return (self._bound[arg.name],)
         if isinstance(arg, DType):
@@ -95,14 +95,14 @@ class _Writer:
         return (repr(arg),)
 
     def left(self, arg: Arg) -> tuple[Part, ...]:
-        """An operand in front of a sign: ``-2.0 ** x`` would be the negative of a power."""
+        """Return the left operand of an infix operator; ``-2.0 ** x`` would negate the power."""
         negative = isinstance(arg, (int, float)) and repr(arg).startswith("-")
         return ("(", *self.arg(arg), ")") if negative else self.arg(arg)
 
     def call(
         self, function: str, args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]] = ()
     ) -> tuple[Part, ...]:
-        """``function(args, key=value)``."""
+        """Return ``function(args, key=value)``."""
         written = [self.arg(arg) for arg in args]
         written += [(f"{key}=", *self.arg(value)) for key, value in kwargs]
         return (f"{function}(", *self._joined(written), ")")
@@ -142,7 +142,7 @@ def _slice(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part
 
 
 def _index(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    """``x[:, i]``; a dim that is not indexed is a colon."""
+    """Write ``x[:, i]``, with a colon for each dim that is not indexed."""
     tensor, indices = args
     assert isinstance(indices, tuple)
     written: list[Part] = []
@@ -178,13 +178,13 @@ def _dropout(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Pa
 
 
 def _elu(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    """The third argument of `F.elu` is another one."""
+    """Use `F.elu` for two arguments at most: its third one is `inplace`, ATen's is `scale`."""
     name = "F.elu" if len(args) < 3 and not kwargs else "torch.ops.aten.elu.default"
     return writer.call(name, args, kwargs)
 
 
 def _norm(name: str) -> Special:
-    """Norms without ATen's last flag, which chooses a kernel of cuDNN."""
+    """Write a norm without ATen's last argument, which selects a cuDNN kernel."""
 
     def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
         named = tuple(item for item in kwargs if item[0] not in ("cudnn_enable", "cudnn_enabled"))
@@ -194,7 +194,7 @@ def _norm(name: str) -> Special:
 
 
 def _loss(name: str) -> Special:
-    """Elementwise losses, whose reduction ATen writes as a number."""
+    """Write an elementwise loss, whose reduction is a number in ATen."""
 
     def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
         code = args[2] if len(args) > 2 else dict(kwargs).get("reduction", 1)
@@ -227,7 +227,7 @@ def _flatten(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Pa
 
 
 def _repeat_interleave(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    """Of counts alone it is no method."""
+    """Write the overload that takes counts alone; the method of a tensor is another overload."""
     return writer.call("torch.repeat_interleave", args, kwargs)
 
 
@@ -261,4 +261,4 @@ _BY_PLACE = {
     "aten.log_softmax.int": 2, "aten.scaled_dot_product_attention.default": 3,
     "aten.mse_loss.default": 2, "aten.l1_loss.default": 2,
 }  # fmt: skip
-"""How many arguments the writers of `_SPECIAL` read by place."""
+"""Number of arguments that a writer in `_SPECIAL` reads by position."""

@@ -1,8 +1,8 @@
-"""Equal blocks are written once: statements -> calls of block classes, and loops over them.
+"""Folds equal blocks into loops, so that each distinct block is written once, as a class.
 
-A block is the run of statements that belong to one numbered module.  Two blocks share a class when
-their bodies are equal up to the block's number: same operators, arguments, shardings and
-conversions, the same way of reading values from outside, the same values read later.
+A block is a run of consecutive statements of one numbered module.  Two blocks share a class if their
+bodies are equal apart from the block's number: the same operators, arguments, shardings and
+conversions, the same uses of values from outside, and the same outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autopar.ir.blocks import FEWEST, Recompute, block_of
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One instance: its statements, what it reads from outside, what is read of it later."""
+    """One block: its statements, the inputs from outside, and the outputs that are read later."""
 
     prefix: str
     index: int
@@ -30,15 +30,15 @@ class Block:
 
     @property
     def path(self) -> str:
-        """The module it stands for."""
+        """The path of its module."""
         return f"{self.prefix}.{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Consecutive equal blocks in which each reads what the one before made, or what never changes.
+    """Consecutive equal blocks; each input is an output of the previous block, or equal for all blocks.
 
-    `carried[i]` is the place among the outputs that feeds input i of the next block, or None.
+    `carried[i]` is the index of the output that becomes input i of the next block, or None.
     """
 
     blocks: tuple[Block, ...]
@@ -53,7 +53,7 @@ def fold(
     results: tuple[Value, ...],
     recompute: Mapping[str, Recompute] | None = None,
 ) -> tuple[Item, ...]:
-    """Statements outside blocks, and loops over equal blocks, in order."""
+    """Return the statements outside blocks, and loops over equal blocks, in order."""
     modes = recompute or {}
     pieces = [
         (where, tuple(run))
@@ -77,7 +77,7 @@ def fold(
 
 
 def _without_trifles(items: list[Item]) -> Iterator[Item]:
-    """A short block that occurs once reads better in its place than as a class."""
+    """Inline each short block that occurs once, which is more readable than a class."""
     loops = [item for item in items if isinstance(item, Loop)]
     uses = Counter(loop.blocks[0].key for loop in loops for _ in loop.blocks)
     for item in items:
@@ -97,7 +97,7 @@ def _worth_a_class(prefix: str, pieces: Pieces) -> bool:
 
 
 def _readers(pieces: Pieces, results: tuple[Value, ...]) -> Readers:
-    """In which pieces each value is read; a result is read after the last."""
+    """Return the positions of the pieces that read each value; results are read after the last one."""
     readers: defaultdict[Value, set[int]] = defaultdict(set)
     for position, (_, body) in enumerate(pieces):
         for statement in body:
@@ -136,7 +136,7 @@ def _key(
     outputs: tuple[Value, ...],
     home: str,
 ) -> str:
-    """The body with every name replaced by where it comes from."""
+    """Return the body as text with each name replaced by its origin; it is equal for equal blocks."""
     names: dict[Part, str] = {value: f"<in {i}>" for i, value in enumerate(inputs)}
     lines = []
     for number, statement in enumerate(body):
@@ -154,9 +154,10 @@ def _key(
 
 
 def _extended(loop: Loop, block: Block, position: int, readers: Readers) -> Loop | None:
-    """The loop with one more block, if that block continues it.
+    """Return the loop with one more block, or None if the block does not continue it.
 
-    A loop keeps what its last block made: what others read of an earlier one would be lost.
+    After a loop only the outputs of its last block exist, so nothing else may read those of earlier
+    blocks.
     """
     before = loop.blocks[-1]
     if (block.prefix, block.index, block.key) != (before.prefix, before.index + 1, before.key):

@@ -1,4 +1,4 @@
-"""Python names for values, unique within one function."""
+"""Chooses Python names for values, unique within one function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RUNTIME_NAMES = (
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
 )  # fmt: skip
-"""What emitted code may import from `autopar.runtime`."""
+"""Names that emitted code may import from `autopar.runtime`."""
 RESERVED = frozenset({"range", "float", *RUNTIME_NAMES, *WORDS} - {"input"})
 
 
 class Names:
-    """Gives each value a name once; forms of one tensor get a word for what was done."""
+    """Names each value once; further shardings of a tensor get a suffix for the conversion."""
 
     def __init__(self, strip: str = "", taken: Iterable[str] = ()) -> None:
         self._strip = strip
@@ -37,7 +37,7 @@ class Names:
         return value in self._names
 
     def define(self, value: Value, name: str | None = None) -> str:
-        """Name a value; the first form of a tensor takes the tensor's name."""
+        """Return the value's name, chosen on first use: the tensor's name for its first sharding."""
         if value in self._names:
             return self._names[value]
         chosen = self.free(name or self._base(value))
@@ -46,7 +46,7 @@ class Names:
         return chosen
 
     def free(self, base: str) -> str:
-        """A name that nothing has yet, and has from now on."""
+        """Return a name that is not used yet, and reserve it."""
         chosen, count = base, 1
         while chosen in self._used:
             count += 1

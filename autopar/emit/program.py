@@ -1,4 +1,4 @@
-"""Plan + Graph -> statements: operators on local tensors, conversions just before they are needed."""
+"""Converts a plan and its graph to statements: operators on local tensors, and conversions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from autopar.plans.plan import Plan
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]
-"""Rewrites an operator's literal sizes for one rank's shard."""
+"""Rewrites literal sizes in an operator's arguments to those of one rank's shard."""
 
 
 def program(
     plan: Plan, graph: Graph, localize: Localize, saved: Mapping[str, Saved]
 ) -> tuple[Statement, ...]:
-    """Every statement of the forward pass, in order."""
+    """Return all statements of the forward pass, in order."""
     writer = _Program(plan, graph, localize, Lifetimes.of(plan, graph, saved))
     for node in graph.nodes:
         writer.add(node)
@@ -47,7 +47,7 @@ class _Program:
             self._steps[conversion.tensor].append(conversion)
 
     def add(self, node: Node) -> None:
-        """The node's statement, after the conversions it waits for."""
+        """Add the node's statement after the conversions of its operands; convert a hub's outputs."""
         choice = self.plan.choice[node.name]
         if node.op in ("parameter", "buffer"):
             self._bound[Value(node.outputs[0].name, choice.outputs[0])] = Weight(node.target)
@@ -62,7 +62,7 @@ class _Program:
                     self._reach(tensor.name, conversion.target, node.origin)
 
     def finish(self) -> None:
-        """The forms in which results leave."""
+        """Convert the results to the shardings in which they leave."""
         for name, form in result_forms(self.plan, self.graph):
             self._reach(name, form, Origin())
 
@@ -76,7 +76,7 @@ class _Program:
         )
         args, kwargs = self._arguments(node, choice)
         if node.op == "constant" and 0 in node.outputs[0].shape:
-            # Brackets with nothing in them tell no more than the first sizes.
+            # Nested lists cannot express the sizes of dims after an empty one.
             node = replace(node, op="aten.zeros.default")
             args = (node.outputs[0].shape,)
         op, args = said_plainly(node, args, choice, self.graph, self.plan.mesh)
@@ -103,7 +103,7 @@ class _Program:
         self.statements.append(made)
 
     def _per_shard(self, parts: tuple[Part, ...], choice: OpSharding) -> tuple[Part, ...]:
-        """Random numbers differ along the axes that split the result, and only there."""
+        """Wrap a random operator: its numbers differ only along the axes that split its result."""
         mesh = self.plan.mesh
         axes = [
             f', "{mesh.names[axis]}"'
@@ -129,7 +129,7 @@ class _Program:
         return "  ".join(dict.fromkeys(described))
 
     def _reach(self, name: str, form: Sharding, origin: Origin) -> Value | Weight:
-        """The value in this form, converting on the way where it is not there yet."""
+        """Return the tensor in this sharding; add the conversions to it if it does not exist yet."""
         wanted = Value(name, form)
         if wanted not in self._bound:
             conversion = next(c for c in self._steps[name] if c.target == form)
@@ -138,7 +138,10 @@ class _Program:
         return self._bound[wanted]
 
     def _reduction(self, conversion: Conversion) -> str:
-        """Gradients of parameters that enter in a lower precision are summed in the stored one."""
+        """Return the `reduce` argument of a conversion that sums gradients.
+
+        It is set for a parameter that is used in a lower precision than it is stored in.
+        """
         dtype = reduction_dtype(conversion.tensor, self.graph, self.plan.precision)
         pair = collectives(
             conversion.source[conversion.axis], conversion.target[conversion.axis], True
@@ -164,18 +167,18 @@ class _Program:
 
 
 def _is_list(op: str) -> bool:
-    """Variants and what is written out of a plan have one result."""
+    """Return whether the operator returns a list; autopar's functions and constants do not."""
     return "." in op and not op.startswith("autopar.") and returns_list(op)
 
 
 def _indexes_by_number(node: Node, graph: Graph) -> bool:
-    """In brackets a tensor without dims is a Python number, which moves the dims of the result."""
+    """Return whether an index is a 0-dim tensor, which brackets treat as a number: dims would move."""
     indices = node.operands[1:] if node.op == "aten.index.Tensor" else ()
     return any(not graph.tensors[name].shape for name in indices)
 
 
 def _true_rows(node: Node, graph: Graph) -> tuple[tuple[str, Arg], ...]:
-    """How many rows of a padded table are the model's: ids behind them are out of range."""
+    """Return `rows` of a padded embedding table, its size in the model: ids must be smaller."""
     if node.op != "aten.embedding.default":
         return ()
     pads = graph.tensors[node.operands[0]].pads
@@ -183,7 +186,7 @@ def _true_rows(node: Node, graph: Graph) -> tuple[tuple[str, Arg], ...]:
 
 
 def verb_of(conversion: Conversion, differentiable: bool) -> str:
-    """The runtime's word for a conversion: the forward's collective, or what happens locally."""
+    """Return the runtime's function for a conversion: its forward collective, or a local operation."""
     source = conversion.source[conversion.axis]
     target = conversion.target[conversion.axis]
     pair = collectives(source, target, differentiable)
@@ -195,7 +198,7 @@ def verb_of(conversion: Conversion, differentiable: bool) -> str:
 
 
 def result_forms(plan: Plan, graph: Graph) -> tuple[tuple[str, Sharding], ...]:
-    """Each result and the form in which it leaves."""
+    """Return each result with the sharding in which it leaves."""
     return tuple(
         (name, leaving(graph.tensors[name], graph, plan.sharding(graph, name)))
         for name in graph.results
@@ -203,7 +206,7 @@ def result_forms(plan: Plan, graph: Graph) -> tuple[tuple[str, Sharding], ...]:
 
 
 def describe(tensor: Tensor, form: Sharding, mesh: Mesh) -> str:
-    """``[8/x, 16, 96/y of 3] R@z``: the local shape, and the types that do not split."""
+    """Return a text such as ``[8/x, 16, 96/y of 3] R@z``: sizes and their splits, then other types."""
     dims = []
     for dim, size in enumerate(tensor.shape):
         cuts = "".join(

@@ -1,4 +1,4 @@
-"""Statements and loops -> the text of one readable Python module."""
+"""Renders statements and loops as the text of one readable Python module."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WIDTH = 88
 
 
 def emit(plan: Plan, graph: Graph, localize: Localize, saved: Mapping[str, Saved]) -> str:
-    """The plan as a Python module; `localize` rewrites literal sizes for one rank's shard.
+    """Return the plan as a Python module; `localize` rewrites literal sizes to one rank's shard.
 
-    What the backward does not need, by `saved`, is deleted where it is dead.
+    Tensors that the backward does not need, according to `saved`, are deleted after their last use.
     """
     statements = program(plan, graph, localize, saved)
     results = tuple(
@@ -63,7 +63,7 @@ def _header(plan: Plan, graph: Graph) -> list[str]:
 
 
 def _padding(plan: Plan) -> list[str]:
-    """Sizes that are larger here than in the model: one line each, with the first leaf that has it."""
+    """Return a line for each size that is padded, with the first parameter or input that has it."""
     first: dict[tuple[int, int], str] = {}
     for each in plan.padding:
         first.setdefault((each.pad.size, each.pad.to), each.leaf)
@@ -97,7 +97,7 @@ def _imports(text: str) -> list[str]:
 
 
 def _classes(items: tuple[Item, ...], model: str) -> dict[str, tuple[str, Block]]:
-    """One class name per distinct block body; none is the model's own."""
+    """Return a class name for each distinct block body; none equals the model's name."""
     found: dict[str, tuple[str, Block]] = {}
     taken = {model, *RESERVED}
     for loop in (item for item in items if isinstance(item, Loop)):
@@ -150,7 +150,7 @@ def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
 
 
 def _strip(block: Block) -> str:
-    """What the tensor names of one instance carry of its number: ``h_0_`` or ``layers_0_``."""
+    """Return a pattern of the prefix with the block's number in tensor names, such as ``layers_0_``."""
     words = re.split(r"[._]", block.prefix)
     tails = ["_".join(words[i:]) for i in range(len(words))]
     options = "|".join(re.escape(f"{tail}_{block.index}_") for tail in tails)
@@ -175,7 +175,7 @@ def _statements(
             lines.append(comment(f"# {Path(file).name}:{line}  {code}"))
         for statement in run:
             lines.append(_line(statement, names, weights, home))
-            # What a block made and did not return has no name here: it is gone already.
+            # Values that a block does not return have no name here, and are freed already.
             if dead := [names[value] for value in statement.frees if value in names]:
                 lines.append(f"del {', '.join(dead)}")
     return lines
@@ -204,13 +204,13 @@ def _text(part: str | Value | Weight, names: Names, weights: dict[Weight, str], 
 
 
 def _member(path: str) -> str:
-    """``self.transformer.h[0].ln_1.weight`` for ``transformer.h.0.ln_1.weight``; ``self[0].weight``."""
+    """Return ``self.h[0].ln.weight`` for ``h.0.ln.weight``, and ``self[0].weight`` for ``0.weight``."""
     parts = path.split(".")
     return "".join(["self", *map(_part, parts)])
 
 
 def _part(name: str) -> str:
-    """A child by attribute where Python can write its name, else as an item."""
+    """Return the access to a child: an attribute if its name allows that, else an item."""
     if name.isascii() and name.isdigit() and str(int(name)) == name:
         return f"[{name}]"
     return f".{name}" if is_attribute(name) else f"[{literal(name)}]"

@@ -1,4 +1,4 @@
-"""A reshape that merges neighbouring dims or splits one says so: `flatten` or `unflatten`."""
+"""Rewrites reshapes that merge neighbouring dims or split one dim as `flatten` or `unflatten`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 def said_plainly(
     node: Node, args: tuple[Arg, ...], sharding: OpSharding, graph: Graph, mesh: Mesh
 ) -> tuple[str, tuple[Arg, ...]]:
-    """The operator and its local arguments, written as a merge or a split where it is just that."""
+    """Return the operator and its local arguments, as a merge or a split if it is nothing else."""
     if short(node.op) not in ("view", "reshape", "_unsafe_view"):
         return node.op, args
     (operand,), (made,) = node.operands, node.outputs
@@ -37,7 +37,7 @@ def said_plainly(
 
 
 def _middle(before: Shape, after: Shape) -> tuple[int, int]:
-    """How many dims at the front, and how many at the back, stay as they are."""
+    """Return the numbers of leading and of trailing dims that are unchanged."""
     shorter = min(len(before), len(after))
     first = 0
     while first < shorter and before[first] == after[first]:

@@ -1,4 +1,4 @@
-"""The emitter's own small program: statements over values, before they have names."""
+"""The emitter's intermediate representation: statements over values that have no names yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autopar.ir.placement import Sharding
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One form of one tensor."""
+    """A tensor in one of its shardings."""
 
     tensor: str
     form: Sharding
@@ -18,7 +18,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter or buffer, by the user's name."""
+    """A parameter or buffer, by its name in the user's model."""
 
     path: str
 
@@ -29,18 +29,18 @@ Part = str | Value | Weight
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """``targets = parts`` with the comment that stands behind it."""
+    """``targets = parts`` with a trailing comment."""
 
     targets: tuple[Value, ...]
     parts: tuple[Part, ...]
     comment: str
     origin: Origin
     frees: tuple[Value, ...] = ()
-    """What is deleted behind it."""
+    """Values that are deleted after the statement."""
     is_list: bool = False
-    """Whether the expression is a list of tensors, though there be one target."""
+    """Whether the expression returns a list of tensors, even with a single target."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        """The values it uses, in order."""
+        """The values that the expression uses, in order."""
         return tuple(part for part in self.parts if isinstance(part, Value))

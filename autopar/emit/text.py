@@ -1,20 +1,20 @@
-"""Users' text in emitted source: one line of printable characters, which ends no comment or string."""
+"""Escapes users' text for emitted source: one printable line that cannot end a comment or a string."""
 
 from __future__ import annotations
 
 
 def comment(text: str) -> str:
-    """For behind a ``#``: what would end the line, or is not seen, stands as its escape."""
+    """Return text for a comment, with line ends and invisible characters escaped."""
     return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
 
 def docstring(text: str) -> str:
-    """For within three double quotes."""
+    """Return text for a docstring in triple double quotes."""
     return comment(text.replace("\\", "\\\\").replace('"', '\\"'))
 
 
 def literal(text: str) -> str:
-    """A Python string of this value, in double quotes."""
+    """Return the Python literal of this string, in double quotes."""
     return f'"{docstring(text)}"'
 
 

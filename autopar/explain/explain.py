@@ -178,6 +178,7 @@ class _OfModule:
         return self.module.path
 
     def alternatives(self) -> tuple[int, Iterator[Alternative]]:
+        """Return the number of alternatives and an iterator that makes them one at a time."""
         ways = (
             *recomputations(self.module, self.again.rich),
             *presets_of(self.module, self.again.posed),

@@ -77,7 +77,10 @@ def hardware_of(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hard
 
 
 def hardware_called(plan: Plan | PipelinePlan, given: str | Hardware | None) -> Hardware:
-    """Return the profile that the user names, or else that of the plan's name, whatever its numbers."""
+    """Return the profile that the user names, or else the shipped one that the plan names.
+
+    The numbers of the latter are not compared with the plan's.
+    """
     if given is None and plan.hardware not in names():
         raise InputError(
             f"The plan was priced for {plan.hardware!r}, which is not among the profiles that come "

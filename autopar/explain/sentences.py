@@ -24,7 +24,7 @@ Part = tuple[float, str]
 def sentence(
     name: str, alternatives: Iterable[Alternative], asked: str = "", unit: str = "a step"
 ) -> str:
-    """``q_proj is split by heads on axis gpu; if it were ..., a step would take 3.1 ms more, ...``
+    """Return the sentence, such as ``q_proj is split by heads; if it were ..., a step would take ...``
 
     `asked` is the text of the constraints on it; `unit` names what the seconds refer to.
     """

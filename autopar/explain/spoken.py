@@ -27,7 +27,7 @@ STEPS = 3
 
 
 def spoken(plan: Plan, graph: Graph, node: Node) -> str:
-    """``split by heads on axis gpu, by batch on axis node``."""
+    """Return a description such as ``split by heads on axis gpu, by batch on axis node``."""
     if node.op != "parameter":
         return said_of(plan.choice[node.name], graph, node, plan.mesh)
     return _by_axis(plan.mesh, lambda axis: _stored(plan, graph, node, axis))
@@ -72,7 +72,7 @@ def _computed(choice: OpSharding, graph: Graph, node: Node, axis: int) -> str:
 
 
 def _of_weight(graph: Graph, node: Node, place: int, kind: S, made: Type) -> str:
-    """How an operator divides its weight: the output's features, or what is summed over."""
+    """Describe how an operator splits its weight: by output features, or by the summed dim."""
     side = "rows" if kind.dim == 0 else "columns"
     if isinstance(made, S):
         return "heads" if _becomes_heads(graph, node.outputs[0]) else f"{side} of the weight"
@@ -99,14 +99,14 @@ def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
 
 
 def _rest(entry: ParameterPlan, axis: int) -> str:
-    """Where a parameter of which parts are used rests otherwise: how."""
+    """Describe the storage at rest of a weight that is used split, if it differs."""
     if not isinstance(entry.stored[axis], S):
         return " (kept whole at rest)"
     return "" if isinstance(entry.leaf[axis], S) else " (kept split, gathered once a step)"
 
 
 def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:
-    """As the first operator that uses a part of it does."""
+    """Describe the split of a weight by the first operator that reads a part of it."""
     for reader in graph.consumers[tensor.name]:
         forms = plan.choice[reader.name].inputs
         for place, (name, form) in enumerate(zip(reader.operands, forms, strict=True)):
@@ -143,7 +143,7 @@ def dim(graph: Graph, tensor: Tensor, kind: Type) -> str:
 
 
 def _sizes(graph: Graph) -> tuple[int, int]:
-    """The first two dims of what a call brings: batch and positions (0: there are none)."""
+    """Return the first two dims of the first input: batch and positions; 0 if there are none."""
     shapes = [node.outputs[0].shape for node in graph.arguments if node.outputs[0].shape]
     if not shapes:
         return 0, 0
@@ -152,7 +152,7 @@ def _sizes(graph: Graph) -> tuple[int, int]:
 
 
 def _becomes_heads(graph: Graph, tensor: Tensor, steps: int = STEPS) -> bool:
-    """Whether the last dim is viewed as heads and features of each."""
+    """Return whether a later view splits the last dim into heads and features per head."""
     for reader in graph.consumers[tensor.name] if steps else ():
         for made in reader.outputs:
             if _folds(made, tensor):
@@ -165,13 +165,13 @@ def _becomes_heads(graph: Graph, tensor: Tensor, steps: int = STEPS) -> bool:
 
 
 def _comes_from_heads(graph: Graph, tensor: Tensor) -> bool:
-    """Whether the last dim was heads and features of each."""
+    """Return whether the last dim was made of heads and features per head."""
     maker = graph.producer[tensor.name]
     return any(_folds(graph.tensors[name], tensor) for name in maker.operands)
 
 
 def _folds(wide: Tensor, flat: Tensor) -> bool:
-    """Whether the last dim of `flat` is the last two of `wide`."""
+    """Return whether the last dim of `flat` is the last two dims of `wide`."""
     return (
         len(wide.shape) == HEADS
         and math.prod(wide.shape) == math.prod(flat.shape)

@@ -36,7 +36,7 @@ def block_of(origin: Origin) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=1 << 16)
 def _numbered_in(module: str) -> tuple[str, int] | None:
-    """Return the outermost numbered module of a path; cached, since few paths are looked up often."""
+    """Return the outermost numbered module of a path; cached, as few paths are looked up often."""
     match = _CONTAINER.match(module)
     return (match["prefix"], int(match["index"])) if match else None
 
@@ -134,7 +134,7 @@ def _unfit(
 
 
 def _state(graph: Graph) -> Mapping[str, str]:
-    """Return operators on a path to the results that read a buffer changed by forward, with that buffer.
+    """Map the operators that read a buffer which forward changes, and affect a result, to the buffer.
 
     A recomputation in the backward would read the changed value.  A batch norm in training is exempt: it
     only updates its statistics.

@@ -1,4 +1,4 @@
-"""The device mesh: named axes of devices.  It depends on nothing else, so every module may import it."""
+"""The device mesh: named axes of devices.  Imports only `autopar.errors`, so any module can use it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def true_shape(shape: tuple[int, ...], pads: Iterable[Pad]) -> tuple[int, ...]:
 
 
 def cutting_axis(pad: Pad, form: Sharding, mesh: Mesh) -> int | None:
-    """Return the only mesh axis that splits the padded dim, or None if none does."""
+    """Return the mesh axis (at most one) that splits the padded dim, or None if none does."""
     axes = [axis for _, axis in form.cuts(pad.dim) if mesh.sizes[axis] > 1]
     return axes[0] if axes else None
 
@@ -88,9 +88,9 @@ def cuts_evenly(pad: Pad, ranks: int) -> bool:
 
 
 def shifts(pad: Pad, ranks: int) -> bool:
-    """Return whether shards must be exchanged and can be, as equal shares of the true dim.
+    """Return whether ranks must exchange elements between rest and step, and the dim permits it.
 
-    The shares may split entries.
+    The true dim is then divided equally over the ranks at rest, which may split entries.
     """
     return not cuts_evenly(pad, ranks) and (pad.size * pad.after) % ranks == 0
 
@@ -117,7 +117,7 @@ def rests(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:
 
 
 def exchanging_axis(form: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> int | None:
-    """Return the axis over which a parameter's shards are exchanged between rest and step, or None."""
+    """Return the axis over which ranks exchange elements between rest and step, or None."""
     for pad in pads:
         axis = cutting_axis(pad, form, mesh)
         if axis is not None and not cuts_evenly(pad, mesh.sizes[axis]):

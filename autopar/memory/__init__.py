@@ -1,1 +1,1 @@
-"""Bytes: what is alive when, in forward and backward, and what runs again."""
+"""The memory model: lifetimes of tensors in forward and backward, and recomputation, in bytes."""

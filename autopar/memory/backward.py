@@ -1,9 +1,9 @@
-"""Bytes in use while each operator goes back: the backward walked through as autograd does it.
+"""Simulates the backward as autograd executes it, for the bytes in use in each operator's backward.
 
-Autograd goes back in the reverse of the order in which operators ran.  An operator takes the gradients
-of its outputs, makes those of its operands or hands the same memory on (`Saved.passes`), and lets go
-of what it had saved.  Gradients from several readers are added up in place where nobody else holds
-the first of them; a view's base holds it (`Saved.views`).
+Autograd visits operators in the reverse of their forward order.  An operator consumes the gradients of
+its outputs, produces those of its operands or passes the same memory on (`Saved.passes`), and frees its
+saved tensors.  Gradients from several readers are accumulated in place if nothing else references the
+first of them; a view's base does (`Saved.views`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from autopar.memory.shards import local_nbytes
 
 @dataclass(frozen=True)
 class Back:
-    """By place: the most bytes in use while its backward runs, besides what rests."""
+    """Peak bytes in each operator's backward, by position, without parameters at rest."""
 
     levels: list[int]
     settled: list[int]
-    """Bytes of parameters' gradients that were there before: of those that were asked about."""
+    """By position: bytes of the `awaited` parameter gradients that were complete before."""
 
 
 def back(lives: Lifetimes, awaited: Mapping[Form, int]) -> Back:
-    """The whole backward; `awaited`: bytes of the gradients that are asked about, by leaf."""
+    """Simulate the whole backward.
+
+    `awaited` maps leaves to the bytes of their gradients, which are then reported in `Back.settled`.
+    """
     return _Walk(lives, awaited).run()
 
 
 @dataclass(frozen=True, slots=True)
 class _Gradient:
-    """In which memory it lies, and whether as a view of it."""
+    """A gradient: the index of its memory, and whether it is a view of it."""
 
     memory: int
     is_view: bool = False
@@ -47,7 +50,7 @@ class _Gradient:
 
 @dataclass
 class _Gradients:
-    """Gradients that wait for the operator that made their tensor; several may share memory."""
+    """Gradients produced but not yet consumed; several may share memory."""
 
     nbytes: int = 0
     _at: dict[Form, _Gradient] = field(default_factory=dict)
@@ -55,32 +58,32 @@ class _Gradients:
     _users: Counter[int] = field(default_factory=Counter)
 
     def new(self, nbytes: int, is_view: bool = False) -> _Gradient:
-        """In memory of its own, with one user."""
+        """Allocate a gradient in memory of its own, with one user."""
         self._nbytes.append(nbytes)
         self.nbytes += nbytes
         return self.shared(_Gradient(len(self._nbytes) - 1), is_view)
 
     def shared(self, one: _Gradient, is_view: bool) -> _Gradient:
-        """Another in the same memory, which has one more user."""
+        """Create another gradient in the same memory, which gains a user."""
         self._users[one.memory] += 1
         return _Gradient(one.memory, is_view or one.is_view)
 
     def drop(self, gradient: _Gradient) -> None:
-        """One user less."""
+        """Remove a user of the gradient's memory, which is freed with the last one."""
         self._users[gradient.memory] -= 1
         if not self._users[gradient.memory]:
             self.nbytes -= self._nbytes[gradient.memory]
 
     def is_alone(self, gradient: _Gradient) -> bool:
-        """Whether nobody else uses its memory."""
+        """Return whether the gradient is the only user of its memory."""
         return self._users[gradient.memory] == 1
 
     def take(self, form: Form) -> _Gradient | None:
-        """What has arrived for a tensor."""
+        """Remove and return the accumulated gradient of a tensor, None if there is none."""
         return self._at.pop(form, None)
 
     def give(self, form: Form, gradient: _Gradient, nbytes: int) -> int:
-        """Add to what has arrived; the bytes in use meanwhile."""
+        """Accumulate into the tensor's gradient; return the bytes in use meanwhile."""
         if form not in self._at:
             self._at[form] = gradient
             return self.nbytes
@@ -96,7 +99,7 @@ class _Gradients:
 
 
 class _Walk:
-    """From the last operator to the first."""
+    """The simulation, from the last operator to the first."""
 
     def __init__(self, lives: Lifetimes, awaited: Mapping[Form, int]) -> None:
         self._lives, self._keeps, self._graph = lives, lives.keeps, lives.graph
@@ -105,14 +108,14 @@ class _Walk:
         self._reruns = reruns(lives)
         self._held = 0
         self._goes = Counter[int]()
-        """What is held, by the place after whose backward it goes."""
+        """Bytes of saved tensors, by the position after whose backward they are freed."""
         for place, nbytes in self._kept():
             self._goes[place] += nbytes
             self._held += nbytes
         self._held += sum(again.cached_nbytes for again in self._reruns.values())
 
     def run(self) -> Back:
-        """Place by place."""
+        """Visit all positions in reverse."""
         for form in self._results():
             self._gradients.give(form, self._gradients.new(self._gradient_nbytes(form)), 0)
         for conversion in reversed(self._lives.leaving):
@@ -129,9 +132,9 @@ class _Walk:
         return Back(found, settled)
 
     def _kept(self) -> Iterator[tuple[int, int]]:
-        """What the forward leaves, with the place in whose backward it goes."""
+        """Yield the bytes that the forward keeps, with the position after whose backward they go."""
         there = (self._lives.given | self._lives.staying) & self._lives.used.keys()
-        # Whoever called holds the batch, the module its buffers.
+        # Never freed here: the caller references the batch, the module its buffers.
         yield -1, sum(map(self._nbytes, there))
         for storage, place in self._lives.saver.items():
             if storage not in self._lives.regathered | there:
@@ -141,7 +144,7 @@ class _Walk:
                 yield place, self._keeps.extra_nbytes(node)
 
     def _run_again(self, again: Rerun) -> int:
-        """A block's second forward."""
+        """Run a block's second forward; return the peak."""
         self._held -= again.cached_nbytes
         most = self._held + self._gradients.nbytes + again.most_nbytes
         self._held += sum(again.kept.values())
@@ -149,7 +152,7 @@ class _Walk:
         return most
 
     def _back(self, node: Node, place: int) -> int:
-        """An operator, and the conversions of what it reads."""
+        """Run an operator's backward and those of its operands' conversions; return the peak."""
         gradients, forms = self._gradients, self._keeps.shardings[node.name]
         outputs = zip((t.name for t in node.outputs), forms.outputs, strict=True)
         arrived = [gradients.take(form) for form in outputs]
@@ -170,7 +173,7 @@ class _Walk:
         return max(level, self._gathered.still(place) + self._hand_on(made, place))
 
     def _hand_on(self, made: Mapping[Form, _Gradient], place: int) -> int:
-        """The gradients of what an operator reads, through conversions, to parameters."""
+        """Pass on the gradients of operands, through conversions, to parameters; return the peak."""
         level = 0
         for form, gradient in made.items():
             level = max(level, self._give(form, gradient))
@@ -184,7 +187,7 @@ class _Walk:
         return level
 
     def _settle(self, forms: Iterable[Form]) -> None:
-        """Gradients that are there for parameters are added to theirs, before anything else is done."""
+        """Accumulate the complete gradients of parameters into the parameters' own."""
         for form in forms:
             arrived = self._gradients.take(form)
             if arrived is not None:
@@ -192,7 +195,7 @@ class _Walk:
                 self._settled += self._awaited.get(form, 0)
 
     def _made(self, node: Node, arrived: list[_Gradient | None]) -> dict[Form, _Gradient]:
-        """The gradients of an operator's operands."""
+        """Create the gradients of an operator's operands."""
         saved = self._keeps.saved.get(node.name, SAVES_NOTHING)
         passes = saved.passes or (None,) * len(node.operands)
         forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
@@ -213,7 +216,7 @@ class _Walk:
         return self._held + self._gradients.give(form, gradient, self._gradient_nbytes(form))
 
     def _convert(self, collective: Carried) -> int:
-        """From the gradients of what conversions made to those of what it was made of."""
+        """Turn the gradients of conversions' targets into those of their sources; return the peak."""
         taken = [(c, self._gradients.take(made_by(c))) for c in collective.conversions]
         arrived = [(c, gradient) for c, gradient in taken if gradient is not None]
         if not arrived:
@@ -232,7 +235,7 @@ class _Walk:
 
     @cached_property
     def _converted(self) -> Mapping[int, list[Carried]]:
-        """By the place at which they stand, in the order of the backward."""
+        """The collectives at each position, in the order of the backward."""
         of = {made_by(c): each for each in self._lives.collectives for c in each.conversions}
         found: defaultdict[int, dict[int, Carried]] = defaultdict(dict)
         for place, conversion in reversed(self._lives.converted):
@@ -242,7 +245,7 @@ class _Walk:
 
     @cached_property
     def _read_first(self) -> Mapping[int, list[Form]]:
-        """By the place of their first reader, parameters at rest: all of their gradient is there."""
+        """The parameters by their first reader, in whose backward their gradients are completed."""
         found: dict[Form, int] = {}
         for place, node in enumerate(self._graph.nodes):
             forms = zip(node.operands, self._keeps.shardings[node.name].inputs, strict=True)
@@ -261,7 +264,7 @@ class _Walk:
         return Gathered.of(self._lives)
 
     def _results(self) -> Iterator[Form]:
-        """The forms in which results leave that have a gradient."""
+        """Yield the forms of differentiable results as they leave the module."""
         for name in dict.fromkeys(self._graph.results):
             tensor, maker = self._graph.tensors[name], self._graph.producer[name]
             if tensor.differentiable:
@@ -270,7 +273,7 @@ class _Walk:
                 yield name, leaving(tensor, self._graph, made)
 
     def _gradient_nbytes(self, form: Form) -> int:
-        """Elements alone: what a tensor's storage has besides, its gradient's has not."""
+        """Return the bytes of the elements: spare bytes of the tensor's storage are not allocated."""
         return local_nbytes(self._graph.tensors[form[0]], form[1], self._keeps.mesh)
 
     def _nbytes(self, storage: Form) -> int:

@@ -1,4 +1,7 @@
-"""The functions of an emitted module: the forward's, and those of its blocks' classes."""
+"""Predicts the functions of an emitted module: its forward, and those of its blocks' classes.
+
+Variables of emitted code live until their function returns, so that lifetimes depend on these.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from autopar.plans.decisions import Conversion, OpSharding
 
 @dataclass(frozen=True)
 class Functions:
-    """Numbered in their order, from 1; 0 is the module's own forward, which leaves are in.
+    """The functions, numbered from 1 in execution order; 0 is the module's forward, with all leaves.
 
-    Places are those of the graph's nodes; `converted`: conversions, each at its first reader's place.
+    Positions are indices into the graph's nodes.  `converted` are the conversions, each with the
+    position of its first reader.
     """
 
     graph: Graph
@@ -27,7 +31,7 @@ class Functions:
 
     @cached_property
     def of(self) -> list[int]:
-        """Of every place: which function its statement is in."""
+        """For every position, the function that contains its statement."""
         computing = [(place, node) for place, node in enumerate(self.graph.nodes) if _is_said(node)]
         pieces = [
             (where, [place for place, _ in run])
@@ -47,13 +51,13 @@ class Functions:
 
     @cached_property
     def ends(self) -> Mapping[int, int]:
-        """The last place of each."""
+        """The last position of each function."""
         found = {function: place for place, function in enumerate(self.of)}
         return found | {0: len(self.of) - 1}
 
     @cached_property
     def line_ends(self) -> list[int]:
-        """Of every place: the last one of the statements below the same line of the user's."""
+        """For every position, the last one that stems from the same line of the user's code."""
         found = list(range(len(self.graph.nodes)))
 
         def line(place: int) -> object:
@@ -69,7 +73,7 @@ class Functions:
 
     @cached_property
     def hubs(self) -> frozenset[str]:
-        """Tensors that are made outside all blocks and read inside."""
+        """Tensors produced outside all blocks and read inside blocks."""
         return frozenset(
             tensor.name
             for node in self.graph.nodes
@@ -78,21 +82,21 @@ class Functions:
         )
 
     def loop(self, block: int, following: int) -> bool:
-        """Whether two are turns of a loop: equal blocks with nothing said between them."""
+        """Return whether two functions are iterations of a loop: equal blocks in succession."""
         if not block or following != block + 1:
             return False
         return self._looks(self._places[block]) == self._looks(self._places[following])
 
     @cached_property
     def _places(self) -> Mapping[int, list[int]]:
-        """Of each the places of its statements."""
+        """The positions of each function's statements."""
         found: defaultdict[int, list[int]] = defaultdict(list)
         for place, function in enumerate(self.of):
             found[function].append(place)
         return found
 
     def _looks(self, places: list[int]) -> tuple[object, ...]:
-        """What pieces must have in common to share a class: all that is written of them."""
+        """Return a key of the emitted code of some positions; pieces with equal keys share a class."""
         return tuple(
             (
                 node.op,
@@ -108,7 +112,7 @@ class Functions:
         )
 
     def _called(self, node: Node, operand: str) -> str:
-        """A weight of the block's own by its name there; anything else may be called as it likes."""
+        """Return the local name of a weight of the node's block; other names make no difference."""
         maker, block = self.graph.producer[operand], block_of(node.origin)
         home = f"{block[0]}.{block[1]}." if block else ""
         is_own = maker.op == "parameter" and maker.target.startswith(home)
@@ -116,7 +120,7 @@ class Functions:
 
     @cached_property
     def _steps(self) -> Mapping[int, list[tuple[object, ...]]]:
-        """By place, what is converted there; what is made outside all blocks is converted outside."""
+        """The conversions at each position, except those of hubs, which stand outside of blocks."""
         found: defaultdict[int, list[tuple[object, ...]]] = defaultdict(list)
         for place, c in self.converted:
             if c.tensor not in self.hubs:
@@ -126,5 +130,5 @@ class Functions:
 
 
 def _is_said(node: Node) -> bool:
-    """Whether a statement is written for it."""
+    """Return whether the emitted code has a statement for the node."""
     return node.op not in ("parameter", "buffer", "input", "received")

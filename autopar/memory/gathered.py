@@ -1,7 +1,7 @@
-"""What is gathered again for the backward, in places of operators.
+"""Memory of weights that are gathered again in the backward, by operator position.
 
-The first operator of the backward that asks for one of a block's weights brings all of them; each stays
-until the last of those that saved it has run.
+The first operator in the backward that needs a weight of a block triggers the gather of all weights in
+its collective.  Each is freed after the backward of the last operator that saved it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autopar.memory.recompute_set import Form
 
 @dataclass(frozen=True)
 class Gathered:
-    """Bytes by place: while its operator runs, once it has run, and of messages before it."""
+    """Bytes by position: during its operator's backward, after it, and of messages before it."""
 
     _there: Counter[int]
     _still: Counter[int]
@@ -25,7 +25,7 @@ class Gathered:
 
     @classmethod
     def of(cls, lives: Lifetimes) -> Gathered:
-        """Of what a plan gathers again."""
+        """Compute them for the regathered conversions of a plan."""
         there, still, messages = Counter[int](), Counter[int](), Counter[int]()
         asked = _asked(lives)
         for collective in lives.collectives:
@@ -41,24 +41,24 @@ class Gathered:
         return cls(there, still, messages)
 
     def arriving(self, place: int) -> int:
-        """While what an operator asks for is gathered."""
+        """Return the bytes while the operator's weights are being gathered."""
         return self._there[place] + self._messages[place]
 
     def nbytes(self, place: int) -> int:
-        """While it goes back."""
+        """Return the bytes while the operator's backward runs."""
         return self._there[place]
 
     def still(self, place: int) -> int:
-        """Once it has gone back."""
+        """Return the bytes after the operator's backward."""
         return self._still[place]
 
     def before(self, place: int) -> int:
-        """Before anything that it asks for is gathered."""
+        """Return the bytes before any of the operator's weights are gathered."""
         return self._still[place + 1]
 
 
 def _asked(lives: Lifetimes) -> Mapping[Form, list[int]]:
-    """By what is gathered again: the places of the operators that saved it."""
+    """Return, for every regathered form, the positions of the operators that saved it."""
     found: defaultdict[Form, list[int]] = defaultdict(list)
     for place, node in enumerate(lives.graph.nodes):
         if node.name not in lives.keeps.again.node_names:

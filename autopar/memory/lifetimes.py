@@ -1,8 +1,9 @@
-"""How long storages are in use in the forward of an emitted module, in places of the graph's nodes.
+"""Lifetimes of storages in the forward of an emitted module, as positions of graph nodes.
 
-A variable lives until its function returns: a block's, or the whole forward.  What nobody saves, reads
-or returns any more would be held until then, so emitted code deletes it: `Lifetimes.freed` says what
-and behind which operator.  One line at most stands below a line of the user's; small tensors are let be.
+A variable lives until its function returns: a block's, or the whole forward.  Emitted code therefore
+deletes variables that are not saved, read or returned any more: `Lifetimes.freed` lists them, and the
+operators after which that happens.  There is at most one ``del`` per line of the user's code, and none
+for small tensors.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
 
 HELD: tuple[LeafKind, ...] = ("buffer", "constant")
-"""Leaves that the module keeps, besides parameters."""
+"""Leaves that the module owns, besides parameters."""
 WORTH = 16
-"""The largest storage of a function over the least that is worth a `del`."""
+"""A storage is deleted only if it is at least 1/16 of the largest storage of its function."""
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Where storages are made, read, saved and let go."""
+    """Where storages are created, read, saved and freed."""
 
     keeps: SavedTensors
 
     @classmethod
     def of(cls, plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> Lifetimes:
-        """Under a finished plan."""
+        """Build the lifetimes of a finished plan."""
         shardings = {choice.node: choice.sharding for choice in plan.choices}
         saved = of_rank(saved, graph, shardings, plan.conversions, plan.mesh)
         run_again = again(
@@ -49,7 +50,7 @@ class Lifetimes:
         )
 
     def freed_behind(self) -> Mapping[str, tuple[Form, ...]]:
-        """The forms that are deleted, by the operator behind whose statement that is."""
+        """Return the deleted forms, by the operator whose statement the ``del`` follows."""
         found: defaultdict[str, list[Form]] = defaultdict(list)
         for form in self._first:
             storage = self.keeps.storage[form]
@@ -58,7 +59,7 @@ class Lifetimes:
         return {name: tuple(forms) for name, forms in found.items()}
 
     def until(self, storage: Form) -> int:
-        """The last place at which a variable holds a storage that nobody saves."""
+        """Return the last position at which a variable holds a storage that is not saved."""
         if storage in self.staying:
             return self.end
         if storage in self.freed:
@@ -73,7 +74,7 @@ class Lifetimes:
 
     @cached_property
     def freed(self) -> Mapping[Form, int]:
-        """The storages that are deleted, and the last place at which they are there."""
+        """The storages that are deleted, with the last position at which they exist."""
         largest: Counter[int] = Counter()
         dead: dict[Form, int] = {}
         for storage in self.used:
@@ -89,7 +90,10 @@ class Lifetimes:
         }
 
     def _dead_behind(self, storage: Form) -> int | None:
-        """The end of the user's line that reads it last, if nobody else holds it."""
+        """Return the end of the user's line that reads it last, or None if it may not be deleted.
+
+        A storage may be deleted if it is no leaf's, is not saved, and lives in one function only.
+        """
         if self.graph.producer[storage[0]].is_leaf or storage in self.saver:
             return None
         homes = {self._home(form) for form in self._forms[storage]}
@@ -100,9 +104,9 @@ class Lifetimes:
 
     @cached_property
     def saver(self) -> Mapping[Form, int]:
-        """The place in whose backward what is saved is let go: where it is saved first.
+        """The position in whose backward each saved storage is freed: where it is first saved.
 
-        A recomputed block lets go of what it reads with the first operator that saves anything.
+        A recomputed block frees its inputs at its first operator that saves anything.
         """
         found: dict[Form, int] = {}
         again = self.keeps.again
@@ -123,14 +127,14 @@ class Lifetimes:
 
     @cached_property
     def running(self) -> Mapping[str, list[int]]:
-        """Of every recomputed block, the places that run again."""
+        """For every recomputed block, the positions that run again."""
         place_of = {node.name: place for place, node in enumerate(self.graph.nodes)}
         every = self.keeps.again.nodes.items()
         return {path: sorted(place_of[node.name] for node in nodes) for path, nodes in every}
 
     @cached_property
     def saving(self) -> Mapping[str, list[int]]:
-        """Of those the places of what saves anything; the last one that runs is one."""
+        """Those of `running` that save something; the last position always does."""
         nodes, saved = self.graph.nodes, self.keeps.saved
         return {
             path: [place for place in places if not saved[nodes[place].name].is_nothing]
@@ -139,7 +143,7 @@ class Lifetimes:
 
     @cached_property
     def cached(self) -> Mapping[str, frozenset[Form]]:
-        """By selective block: the storages that nothing but its next run needs."""
+        """For every selective block, the cached storages that only its second run needs."""
         return {
             path: frozenset(self.keeps.storage[form] for form in forms) - self.saver.keys()
             for path, forms in self.keeps.again.results.items()
@@ -147,7 +151,7 @@ class Lifetimes:
 
     @cached_property
     def begun(self) -> Mapping[int, list[Form]]:
-        """The storages that are first there at each place."""
+        """The storages that come into existence at each position."""
         found: defaultdict[int, list[Form]] = defaultdict(list)
         for storage, (first, _) in self.used.items():
             found[first].append(storage)
@@ -155,7 +159,7 @@ class Lifetimes:
 
     @cached_property
     def used(self) -> Mapping[Form, tuple[int, int]]:
-        """First and last place at which a storage is made or read; parameters at rest are left out."""
+        """First and last position at which each storage is created or read, without parameters."""
         found: dict[Form, tuple[int, int]] = {}
         for form, place in self._first.items():
             storage = self.keeps.storage[form]
@@ -170,16 +174,16 @@ class Lifetimes:
 
     @cached_property
     def staying(self) -> frozenset[Form]:
-        """What the module holds besides parameters, before the step and after it."""
+        """Buffers and constants, which the module owns throughout."""
         return self._entering(*HELD)
 
     @cached_property
     def given(self) -> frozenset[Form]:
-        """The batch as its caller has it; parts of it are the step's own."""
+        """The batch in the caller's form; forms converted from it belong to the step."""
         return self._entering("input")
 
     def _entering(self, *kinds: LeafKind) -> frozenset[Form]:
-        """Leaves as they are made."""
+        """Return the leaves of these kinds, as they enter the step."""
         return frozenset(
             (node.outputs[0].name, self.keeps.shardings[node.name].outputs[0])
             for kind in kinds
@@ -188,23 +192,23 @@ class Lifetimes:
 
     @cached_property
     def regathered(self) -> frozenset[Form]:
-        """What is gathered again for the backward."""
+        """The forms that are gathered again for the backward."""
         return frozenset((c.tensor, c.target) for c in self.keeps.conversions if c.regather)
 
     @property
     def converted(self) -> list[tuple[int, Conversion]]:
-        """The conversions as they are carried out, each at the place of its first reader."""
+        """The conversions in execution order, each with the position of its first reader."""
         to = {made_by(c): c for c in self.keeps.conversions}
         return [(place, to[form]) for form, place in self._first.items() if form in to]
 
     @property
     def leaving(self) -> list[Conversion]:
-        """The conversions of results that nobody in the graph reads."""
+        """The conversions of results that no operator of the graph reads."""
         return [c for c in self.keeps.conversions if (c.tensor, c.target) not in self._first]
 
     @cached_property
     def _uses(self) -> tuple[dict[Form, int], dict[Form, int]]:
-        """Where each form is made, and where it is last read; conversions stand at the first reader."""
+        """Positions where each form is created and last read; a conversion is at its first reader."""
         source = {(c.tensor, c.target): c.source for c in self.keeps.conversions}
         first: dict[Form, int] = {}
         last: dict[Form, int] = {}
@@ -227,12 +231,12 @@ class Lifetimes:
 
     @cached_property
     def collectives(self) -> tuple[Carried, ...]:
-        """Conversions as they are carried out."""
+        """The conversions, grouped into the collectives that execute them."""
         return tuple(collectives(self.keeps))
 
     @cached_property
     def gathering(self) -> Counter[int]:
-        """By place, bytes of the messages in which its operands are gathered."""
+        """By position, the largest message in which its operands are gathered, in bytes."""
         found = Counter[int]()
         for collective in self.collectives:
             form = made_by(collective.conversions[0])
@@ -242,7 +246,7 @@ class Lifetimes:
         return found
 
     def forward_nbytes(self, place: int) -> int:
-        """What is in use besides storages, while an operator runs or what it reads is gathered."""
+        """Return the temporary bytes, besides storages, of an operator and its operands' gathers."""
         within = self.within(place).forward_nbytes
         if not self.gathering[place]:
             return within
@@ -254,12 +258,12 @@ class Lifetimes:
 
     @property
     def _made(self) -> Mapping[Form, int]:
-        """Where the statement stands that makes each form."""
+        """The position of the statement that creates each form."""
         return self._uses[0]
 
     @cached_property
     def _first(self) -> Mapping[Form, int]:
-        """Where each form is first there: what travels with another is there as early."""
+        """The position at which each form first exists: all forms of a collective appear together."""
         first = dict(self._made)
         for collective in self.collectives:
             forms = [form for form in map(made_by, collective.conversions) if form in first]
@@ -272,30 +276,30 @@ class Lifetimes:
 
     @cached_property
     def _forms(self) -> Mapping[Form, list[Form]]:
-        """All forms that live in a storage."""
+        """The forms that live in each storage."""
         found: defaultdict[Form, list[Form]] = defaultdict(list)
         for form in self._first:
             found[self.keeps.storage[form]].append(form)
         return found
 
     def _home(self, form: Form) -> int:
-        """The function in which a form is made."""
+        """Return the function in which a form is created."""
         functions = self.functions
         return 0 if form[0] in functions.hubs else functions.of[self._made[form]]
 
     @cached_property
     def functions(self) -> Functions:
-        """Those of the module, in which variables live."""
+        """The functions of the emitted module."""
         to = {made_by(c): c for c in self.keeps.conversions}
         written = tuple((place, to[form]) for form, place in self._made.items() if form in to)
         return Functions(self.graph, self.keeps.shardings, written)
 
     def within(self, place: int) -> Saved:
-        """What an operator makes and lets go while it runs, among what is known of it."""
+        """Return what is known of an operator, including its temporary memory."""
         return self.keeps.saved.get(self.graph.nodes[place].name, SAVES_NOTHING)
 
     def nbytes(self, storage: Form) -> int:
-        """Of one rank's part."""
+        """Return a storage's bytes on one rank."""
         if storage not in self._sizes:
             self._sizes[storage] = self.keeps.storage_nbytes(storage)
         return self._sizes[storage]
@@ -306,10 +310,10 @@ class Lifetimes:
 
     @property
     def end(self) -> int:
-        """The last place."""
+        """The last position."""
         return len(self.graph.nodes) - 1
 
     @property
     def graph(self) -> Graph:
-        """What runs."""
+        """The graph."""
         return self.keeps.graph

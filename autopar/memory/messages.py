@@ -1,10 +1,9 @@
-"""What is converted in one collective, and the memory that its messages take beside what is made.
+"""Groups conversions into collectives, and computes the memory of their message buffers.
 
-Where the dim that is split leads, parts are gathered into the tensor that they make, and scattered from
-the one that is summed; elsewhere there is one more.  What is exchanged is copied into parts that are
-sent, unless the dim that is cut leads, and arrives in others.  Gradients of a block are copied into one
-message, unless that is larger than a bucket.  What does not lie in row-major order is copied before it
-is sent, or cut.
+A gather or scatter along the leading dim works directly on the tensors; along other dims it needs one
+buffer.  An all-to-all receives into a buffer, and sends from another unless the leading dim is split.
+The gradients of a block are copied into one message, unless it is larger than a bucket.  Tensors that
+are not in row-major order are copied before they are sent or sliced.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from autopar.plans.grouping import groups, is_gather
 
 @dataclass(frozen=True)
 class Carried:
-    """Conversions that one collective carries: several weights', or a single one."""
+    """The conversions of one collective: those of several weights, or a single one."""
 
     conversions: tuple[Conversion, ...]
     forward_nbytes: int
-    """Of messages in the forward, or where it is gathered again."""
+    """Bytes of message buffers in the forward, and where it is gathered again."""
     backward_nbytes: int
-    """Of messages in the backward."""
+    """Bytes of message buffers in the backward."""
 
 
 def collectives(keeps: SavedTensors) -> Iterator[Carried]:
-    """All of them; those of several weights first."""
+    """Yield all collectives, those of several weights first."""
     graph, conversions = keeps.graph, keeps.conversions
     messages = _Messages(keeps)
     steps: defaultdict[str, list[Conversion]] = defaultdict(list)
@@ -52,7 +51,7 @@ def collectives(keeps: SavedTensors) -> Iterator[Carried]:
 
 
 def made_by(conversion: Conversion) -> tuple[str, Sharding]:
-    """The form that it makes."""
+    """Return the form that a conversion produces."""
     return conversion.tensor, conversion.target
 
 
@@ -61,7 +60,7 @@ class _Messages:
     keeps: SavedTensors
 
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
-        """Bytes of one rank."""
+        """Return the collective with its buffer bytes on one rank."""
         first = conversions[0]
         turned = sum(self._nbytes(c, c.source) for c in conversions if self._is_turned(c))
         if not is_gather(first.source[first.axis], first.target[first.axis]):
@@ -78,7 +77,7 @@ class _Messages:
         return (c.tensor, c.source) in self.keeps.turned and not moves_nothing(c)
 
     def _of_other(self, c: Conversion) -> tuple[int, int]:
-        """Forward and backward of what does not gather: an exchange, or what is scattered."""
+        """Return forward and backward bytes of steps other than gathers: all-to-alls and scatters."""
         source, target = c.source[c.axis], c.target[c.axis]
         if not isinstance(target, S):
             return 0, 0
@@ -93,14 +92,14 @@ class _Messages:
         return (whole if source is P else 0), (whole if source in (P, I) else 0)
 
     def _cuts_copies(self, form: Sharding, to: Sharding, c: Conversion) -> bool:
-        """Whether what is sent of a form is copied: parts of its leading dim are there as they are."""
+        """Return whether the parts of a form are copied to be sent: all but those of its leading dim."""
         shard = to.local(c.axis, self.keeps.mesh)
         assert isinstance(shard, S)
         shape = form.local_shape(self.keeps.graph.tensors[c.tensor].shape, self.keeps.mesh)
         return math.prod(shape[: shard.dim]) * shard.of > 1
 
     def _leads(self, c: Conversion) -> bool:
-        """Whether parts, rank by rank, are the whole that they make."""
+        """Return whether the parts, concatenated by rank, are the whole: the leading dim is split."""
         part, whole = c.source.local(c.axis, self.keeps.mesh), c.target
         if not isinstance(part, S):
             part, whole = c.target.local(c.axis, self.keeps.mesh), c.source
@@ -109,14 +108,14 @@ class _Messages:
         return math.prod(shape[: part.dim]) * part.of == 1
 
     def _is_ready(self, c: Conversion) -> bool:
-        """Whether its gradient can be summed where it is."""
+        """Return whether its gradient can be reduced without a copy."""
         return self._leads(c) and self._reduction(c) is None
 
     def _nbytes(self, c: Conversion, form: Sharding) -> int:
         return local_nbytes(self.keeps.graph.tensors[c.tensor], form, self.keeps.mesh)
 
     def _reduced_nbytes(self, c: Conversion) -> int:
-        """In the dtype in which gradients are summed."""
+        """Return the bytes of the gathered form's gradient in the dtype of its reduction."""
         reduction, tensor = self._reduction(c), self.keeps.graph.tensors[c.tensor]
         wide = tensor.itemsize if reduction is None else ITEMSIZE[reduction]
         return self._nbytes(c, c.target) // tensor.itemsize * wide

@@ -1,8 +1,8 @@
-"""What the operators of one rank keep under a plan: each is asked on its shards, as they lie there.
+"""Determines what the operators of one rank save under a plan, by capturing each on its local shards.
 
-Of a dim that is one on every rank an expansion is a view, where the whole one is copied; the most that
-an operator holds is no fixed share of what the whole one holds; and what conversions send or copy lies
-in row-major order, whatever strides it has in the graph.
+Dividing the bytes of the unsharded operator would be wrong.  Expanding a dim of local size one is a
+view, where expanding the whole one is a copy.  An operator's peak is no fixed share of the unsharded
+one's.  Conversions that send or copy produce row-major tensors, whatever the strides in the graph.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def of_rank(
     conversions: tuple[Conversion, ...],
     mesh: Mesh,
 ) -> Mapping[str, Saved]:
-    """By node name.
+    """Return what each node saves on one rank, by node name.
 
-    Divided is what cannot be asked: operators that need others on their shards (`OpSharding.variant`),
-    and batches between two that were captured.
+    For operators that cannot be captured locally, the unsharded bytes are divided.  These are operators
+    with another local implementation (`OpSharding.variant`), and batch sizes between two captured ones.
     """
     asked: Mapping[str, Saved] = {}
     if isinstance(saved, Kept):
@@ -42,7 +42,7 @@ def of_rank(
 def divided(
     saved: Mapping[str, Saved], shardings: Mapping[str, OpSharding], mesh: Mesh
 ) -> dict[str, Saved]:
-    """One rank's share of what the whole operators keep."""
+    """Divide what the unsharded operators save among the ranks."""
     return {
         name: _share(whole, shardings[name], mesh)
         for name, whole in saved.items()
@@ -69,7 +69,7 @@ def _share(whole: Saved, sharding: OpSharding, mesh: Mesh) -> Saved:
 def _calls(
     graph: Graph, shardings: Mapping[str, OpSharding], anew: set[Form], mesh: Mesh
 ) -> Iterator[Call]:
-    """Of the operators that do on shards what they do on whole tensors."""
+    """Yield the local calls of the operators that are applied to shards unchanged."""
     for node in graph.nodes:
         sharding = shardings[node.name]
         found = on_shards(node, sharding, graph, mesh)
@@ -79,7 +79,7 @@ def _calls(
 
 
 def _anew(conversions: tuple[Conversion, ...]) -> set[Form]:
-    """What conversions have made."""
+    """Return the forms that conversions have newly allocated, which are in row-major order."""
     found: set[Form] = set()
     for c in conversions:
         if not moves_nothing(c) or (c.tensor, c.source) in found:

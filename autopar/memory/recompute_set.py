@@ -1,4 +1,4 @@
-"""What a plan's recomputed blocks run again in the backward, and what they hold until then."""
+"""Determines what recomputed blocks run again in the backward, and what they hold until then."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ Form = tuple[str, Sharding]
 
 @dataclass(frozen=True)
 class RecomputeSet:
-    """Per recomputed block what runs again; what is held until then, of all of them."""
+    """What the recomputed blocks run again, and what is held until then."""
 
     nodes: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)
-    """By block: the operators that run in the backward once more."""
+    """By block, the operators that run again in the backward."""
     computed: frozenset[str] = frozenset()
-    """Of those the ones whose result is computed again, not found."""
+    """Those of them whose results are recomputed, not found in the cache."""
     conversions: frozenset[int] = frozenset()
-    """Places of the conversions that are carried out once more."""
+    """Indices of the conversions that run again."""
     inputs: Mapping[str, frozenset[Form]] = field(default_factory=dict)
-    """By block: what it reads from outside."""
+    """By block, the forms that it reads from outside."""
     results: Mapping[str, frozenset[Form]] = field(default_factory=dict)
-    """By selective block: the results that it keeps until it runs again."""
+    """By selective block, the results that it keeps until it runs again."""
 
     @cached_property
     def node_names(self) -> frozenset[str]:
-        """All operators of recomputed blocks that keep nothing for the backward."""
+        """All operators that run again, and so save nothing in the first forward."""
         return frozenset(node.name for nodes in self.nodes.values() for node in nodes)
 
     @cached_property
     def held(self) -> frozenset[Form]:
-        """What is held until blocks run again."""
+        """The forms that are held until blocks run again."""
         return frozenset().union(*self.inputs.values(), *self.results.values())
 
     @property
     def caching(self) -> Iterator[Node]:
-        """The operators of selective blocks, some of which keep results inside."""
+        """The operators of selective blocks, some of which cache internal results."""
         return (node for path in self.results for node in self.nodes[path])
 
 
@@ -62,7 +62,10 @@ def again(
     mesh: Mesh,
     precision: str,
 ) -> RecomputeSet:
-    """Follows emission: a conversion stands in the block that first needs its result."""
+    """Compute the recompute set.
+
+    As in emitted code, a conversion belongs to the block that first needs its result.
+    """
     chosen = [block for block in blocks(graph) if recompute.get(block.path, "none") != "none"]
     if not chosen:
         return NOTHING
@@ -86,14 +89,14 @@ def again(
 def _cached(
     nodes: Iterable[Node], shardings: Mapping[str, OpSharding], saved: Mapping[str, Saved]
 ) -> Iterator[Form]:
-    """The results that selective recomputation keeps."""
+    """Yield the results that selective recomputation keeps."""
     for node in nodes:
         for place in saved.get(node.name, SAVES_NOTHING).cached:
             yield node.outputs[place].name, shardings[node.name].outputs[place]
 
 
 class _Walk:
-    """Where each form comes to be, and which operator needs each conversion first."""
+    """Finds the block in which each form is created, and the first reader of each conversion."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class _Walk:
             self._visit(node)
 
     def inputs(self, block: Block, run: set[str]) -> set[Form]:
-        """The forms from outside that a block's recomputation starts from."""
+        """Return the forms from outside that a block's recomputation reads."""
         inside = block_of(block.nodes[0].origin)
         return {
             form
@@ -126,7 +129,7 @@ class _Walk:
         }
 
     def _rests(self, form: Form) -> bool:
-        """Whether it is a parameter as it enters the step, and not one that another block gathered."""
+        """Return whether it is a parameter as it enters the step, not gathered by another block."""
         maker = self._graph.producer[form[0]]
         return maker.op == "parameter" and form[1] == self._shardings[maker.name].outputs[0]
 
@@ -141,7 +144,7 @@ class _Walk:
                     self._home[c.tensor, c.target] = None
 
     def _reach(self, form: Form, node: Node) -> None:
-        """Note what the operator reads: the form, or the one that its conversions start from."""
+        """Record what the operator reads: the form, or the form from which its conversions start."""
         while form not in self._home:
             place, conversion = self._to[form]
             self._home[form] = block_of(node.origin)
@@ -157,7 +160,7 @@ def _together(
     mesh: Mesh,
     precision: str,
 ) -> set[int]:
-    """Weights of a block that travel with a weight that travels again do so too."""
+    """Add the conversions of weights that share a collective with a conversion in `places`."""
     tensors = {conversions[place].tensor for place in places}
     for group in groups(graph, conversions, mesh, precision):
         members = {member.tensor for member in group.members}

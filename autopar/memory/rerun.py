@@ -1,7 +1,7 @@
-"""A recomputed block in the backward: what its second forward has in use, and what it leaves behind.
+"""Memory of a recomputed block's second forward: its peak, and what it leaves for the backward.
 
-It begins where the backward first asks for something that the block saved, and ends before the last
-operator that saves anything is carried out, if that one saves operands only.
+It starts when the backward first needs a tensor that the block saved.  It ends with the last operator
+that saves anything, or before that operator is executed if it saves operands only.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from autopar.memory.recompute_set import Form
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """Bytes of one rank."""
+    """Bytes of a block's second forward on one rank."""
 
     cached_nbytes: int
-    """What is held until it begins, and let go of while it runs."""
+    """Bytes cached until it starts, and freed while it runs."""
     most_nbytes: int
-    """The most in use while it runs, `cached_nbytes` included."""
+    """Peak while it runs, including `cached_nbytes`."""
     kept: Mapping[int, int]
-    """What it leaves, by the place in whose backward that is let go."""
+    """Bytes that it leaves, by the position in whose backward they are freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Life:
-    """Places between which something is in use, and that in whose backward it goes, if it is kept."""
+    """First and last position of a lifetime, and the position in whose backward it ends, if saved."""
 
     first: int
     last: int
@@ -41,7 +41,7 @@ class _Life:
 
 
 def reruns(lives: Lifetimes) -> dict[int, Rerun]:
-    """Of all recomputed blocks, by the place before whose backward they run again."""
+    """Return the reruns of all recomputed blocks, by the position before whose backward they run."""
     return {places[-1]: _Second(lives, path).run() for path, places in lives.running.items()}
 
 
@@ -53,7 +53,7 @@ class _Second:
     path: str
 
     def run(self) -> Rerun:
-        """Follow its storages."""
+        """Compute the rerun from the lifetimes of its storages."""
         every = [life for place in self._places for life in self._lives_at(place)]
         kept = Counter[int]()
         for life in every:
@@ -64,7 +64,7 @@ class _Second:
         return Rerun(cached, max(self._levels(every)), kept)
 
     def _levels(self, lives: list[_Life]) -> Iterator[int]:
-        """Bytes in use at each place."""
+        """Yield the bytes in use at each position."""
         changes = Counter[int]()
         for life in lives:
             if life.first <= life.last:
@@ -75,7 +75,7 @@ class _Second:
             yield level + self.lives.forward_nbytes(place)
 
     def _lives_at(self, place: int) -> Iterator[_Life]:
-        """Of what begins at a place, inside of an operator and beside it."""
+        """Yield the lifetimes of an operator's outputs and of its internal saved tensors."""
         node = self.lives.graph.nodes[place]
         yield _Life(self._first, place - 1, self._inside(place))
         yield _Life(place, self._last, self.lives.keeps.extra_nbytes(node), place)
@@ -88,7 +88,7 @@ class _Second:
         nbytes = self.lives.nbytes(storage)
         is_cached = storage in self._cached
         if maker is self.lives.graph.nodes[self._last] and not self._finishes:
-            if is_cached:  # never asked for: it goes with the block
+            if is_cached:  # never read: it is freed with the block
                 yield _Life(self._first, self._last, nbytes, self.lives.saving[self.path][0])
             return
         first, goes = self._first if is_cached else place, self._saver.get(storage)
@@ -97,7 +97,7 @@ class _Second:
 
     @cached_property
     def _saver(self) -> Mapping[Form, int]:
-        """The first operator of the block that saves a storage."""
+        """The first operator of the block that saves each storage."""
         found: dict[Form, int] = {}
         for place in self.lives.saving[self.path]:
             for storage in self.lives.keeps.saved_by([self.lives.graph.nodes[place]]):
@@ -106,7 +106,7 @@ class _Second:
 
     @cached_property
     def _shared(self) -> frozenset[Form]:
-        """Cached results that others hold as well: the block finds them, and takes no memory."""
+        """Cached results that are referenced elsewhere too: the block allocates nothing for them."""
         forms = self.lives.keeps.again.results.get(self.path, frozenset())
         return frozenset(self.lives.keeps.storage[form] for form in forms) - self._cached
 
@@ -115,14 +115,14 @@ class _Second:
         return self.lives.cached.get(self.path, frozenset())
 
     def _inside(self, place: int) -> int:
-        """Bytes that an operator of a selective block keeps besides results."""
+        """Return the bytes that an operator of a selective block caches besides its results."""
         if self.path not in self.lives.cached:
             return 0
         return self.lives.keeps.cached_nbytes(self.lives.graph.nodes[place])
 
     @property
     def _finishes(self) -> bool:
-        """Whether the last operator is carried out: it saves more than operands."""
+        """Whether the last operator is executed: it saves more than operands."""
         saved = self.lives.keeps.saved[self.lives.graph.nodes[self._last].name]
         return bool(saved.outputs or saved.extra_nbytes)
 

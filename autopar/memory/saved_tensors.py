@@ -1,7 +1,7 @@
-"""What autograd keeps until the backward under a plan: every storage once.
+"""Determines the storages that autograd saves for the backward under a plan, each once.
 
-Views share their operand's storage, and so do conversions that move nothing (I -> R).  A gather is
-*kept* if an operator saves its result; a regathered one leaves only its ticket.
+Views share their operand's storage, and so do conversions that move nothing (I -> R).  A gathered tensor
+is kept if an operator saves it.  Of a regathered one, only its source is kept.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from autopar.memory.shards import VIEWS, local_nbytes
 from autopar.plans.decisions import Conversion, OpSharding
 
 SURE_VIEWS = VIEWS - {"view", "reshape", "flatten"}
-"""Operators that never copy; a reshape copies where strides ask for it, so nothing is promised of it."""
+"""Operators that never copy; a reshape may copy, depending on strides."""
 IN_ORDER = frozenset({"squeeze", "unsqueeze"})
-"""Views that leave a tensor in row-major order."""
+"""Views that keep a tensor in row-major order."""
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 REORDERED = frozenset({"t", "transpose", "permute", "movedim"}) | RECURRENT
-"""What is made in another; by recurrent operators, where the batch comes first."""
+"""Operators whose output may not be in row-major order; recurrent ones with ``batch_first``."""
 LAYS_OUT = RECURRENT | {"einsum"}
-"""Operators that lay out anew what they are given, as its strides ask for it, and keep the copy."""
+"""Operators that, depending on strides, copy an operand into another layout and save the copy."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class SavedTensors:
     conversions: tuple[Conversion, ...]
     mesh: Mesh
     saved: Mapping[str, Saved]
-    """What one rank's operators keep."""
+    """What each operator saves on one rank, by node name."""
     again: RecomputeSet = NOTHING
-    """The recomputed blocks, which keep what they read and little else."""
+    """The recomputed blocks, which keep their inputs and little else."""
     precision: str = "float32"
 
     def nbytes(self) -> int:
-        """Bytes of all saved storages, parameters at rest excluded."""
+        """Return the bytes of all saved storages, without parameters at rest."""
         found = (node for node in self.graph.nodes if node.name not in self.again.node_names)
         inside = sum(self.cached_nbytes(node) for node in self.again.caching)
         return self._nbytes_of(self.saved_storages) + sum(map(self.extra_nbytes, found)) + inside
@@ -58,9 +58,10 @@ class SavedTensors:
         return sum(self.storage_nbytes(form) for form in set(storages) - gone - resting)
 
     def effective(self) -> tuple[Conversion, ...]:
-        """The conversions, regathered only where somebody needs the result in the backward.
+        """Return the conversions, with `regather` only if the backward needs the result.
 
-        That is an operator that saves it or a view of it, or a regathered gather that starts from it.
+        It does if an operator saves the result or a view of it, or if a regathered gather starts from
+        it.
         """
         storage = self._storages(_first_of(SURE_VIEWS))
         needed = self._needed(storage)
@@ -73,7 +74,7 @@ class SavedTensors:
         return tuple(reversed(checked))
 
     def _needed(self, storage: Mapping[Form, Form]) -> set[Form]:
-        """The storages that operators save, whatever the strides of what they are given."""
+        """Return the storages that operators save for any strides of their operands."""
         in_order = self._storages(_first_of(IN_ORDER))
         found = set()
         for node in self._keeping:
@@ -88,7 +89,7 @@ class SavedTensors:
         return found
 
     def _may_be_copied(self, node: Node, place: int) -> bool:
-        """Whether what is kept may be a copy: a gather leaves other strides than what it stands for."""
+        """Return whether a saved operand may be a copy, as a gather changes its strides."""
         if short(node.op) not in LAYS_OUT:
             return False
         operand = node.operands[place]
@@ -98,10 +99,7 @@ class SavedTensors:
 
     @cached_property
     def saved_storages(self) -> frozenset[Form]:
-        """The storage of every tensor that an operator saves, or a recomputed block holds.
-
-        Of a gather that is repeated, what it starts from.
-        """
+        """The storages that operators save or recomputed blocks hold, and sources of regathers."""
         found = self.saved_by(self._keeping) | {self.storage[form] for form in self.again.held}
         for c in reversed(self.conversions):
             if c.regather and (c.tensor, c.target) in found:
@@ -110,17 +108,17 @@ class SavedTensors:
 
     @cached_property
     def _keeping(self) -> tuple[Node, ...]:
-        """The operators outside of what is recomputed."""
+        """The operators that are not recomputed."""
         dropped = self.again.node_names
         return tuple(node for node in self.graph.nodes if node.name not in dropped)
 
     def saved_by(self, nodes: Iterable[Node]) -> frozenset[Form]:
-        """The storages that these operators save."""
+        """Return the storages that these operators save."""
         return frozenset(self.storage[form] for form in self._saved_forms(nodes))
 
     @cached_property
     def storage(self) -> Mapping[Form, Form]:
-        """The form whose storage each form lives in."""
+        """Maps each form to the form whose storage it shares (itself, if it has its own)."""
         return self._storages(self._shares)
 
     def _storages(self, lies_in: Callable[[Node, int], int | None]) -> Mapping[Form, Form]:
@@ -143,7 +141,7 @@ class SavedTensors:
 
     @cached_property
     def turned(self) -> frozenset[Form]:
-        """The forms that do not lie in row-major order."""
+        """The forms that are not in row-major order."""
         found = {
             (node.outputs[place].name, self.shardings[node.name].outputs[place])
             for node in self.graph.nodes
@@ -155,7 +153,7 @@ class SavedTensors:
         return frozenset(found)
 
     def _shares(self, node: Node, output: int) -> int | None:
-        """The operand in whose storage an output lies."""
+        """Return the operand whose storage an output shares, None if it has its own."""
         shares = self._of(node).shares
         return shares[output] if shares else None
 
@@ -166,7 +164,7 @@ class SavedTensors:
             yield from ((node.outputs[i].name, sharding.outputs[i]) for i in saved.outputs)
 
     def storage_nbytes(self, form: Form) -> int:
-        """Of one rank: a tensor in a storage of its own, with what that has besides."""
+        """Return a storage's bytes on one rank, including those beyond the tensor's elements."""
         return local_nbytes(self.graph.tensors[form[0]], form[1], self.mesh) + self._spare(form)
 
     def _spare(self, form: Form) -> int:
@@ -179,11 +177,11 @@ class SavedTensors:
         return spare[place] if is_made_so else 0
 
     def extra_nbytes(self, node: Node) -> int:
-        """Of one rank: what an operator saves that is none of its operands and outputs."""
+        """Return the bytes on one rank that an operator saves besides operands and outputs."""
         return self._of(node).extra_nbytes
 
     def cached_nbytes(self, node: Node) -> int:
-        """Of one rank: what selective recomputation keeps inside of an operator."""
+        """Return the bytes on one rank that selective recomputation keeps inside an operator."""
         return self._of(node).cached_nbytes
 
     def _of(self, node: Node) -> Saved:
@@ -191,11 +189,11 @@ class SavedTensors:
 
 
 def moves_nothing(conversion: Conversion) -> bool:
-    """Between R, I and N the value stays what it is."""
+    """Return whether the local value is unchanged: a conversion between R, I and N."""
     ends = (conversion.source[conversion.axis], conversion.target[conversion.axis])
     return all(not isinstance(kind, S) and kind.name in "RIN" for kind in ends)
 
 
 def _first_of(views: frozenset[str]) -> Callable[[Node, int], int | None]:
-    """The first operand, for these operators."""
+    """Return a function that names operand 0 as the storage of outputs of these operators."""
     return lambda node, _: 0 if short(node.op) in views and not node.is_leaf else None

@@ -1,4 +1,4 @@
-"""Bytes of one rank's part of a tensor, and of what an operator saves."""
+"""Bytes of one rank's shard of a tensor, and of what an operator saves."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ VIEWS = frozenset(
 
 
 def local_nbytes(tensor: Tensor, sharding: Sharding, mesh: Mesh) -> int:
-    """Bytes of one rank's part."""
+    """Return the bytes of one rank's shard."""
     return math.prod(sharding.local_shape(tensor.shape, mesh)) * tensor.itemsize
 
 
 def split(sharding: OpSharding, mesh: Mesh) -> int:
-    """Among how many ranks the operator's work is divided."""
+    """Return the number of ranks among which the operator's work is divided."""
     return _among((*sharding.inputs, *sharding.outputs), mesh)
 
 
@@ -53,7 +53,7 @@ def _among(forms: Sequence[Sharding], mesh: Mesh) -> int:
 
 
 def extra_nbytes(saved: Saved, sharding: OpSharding, mesh: Mesh) -> int:
-    """Of one rank: what an operator saves that is none of its operands and outputs."""
+    """Return the bytes on one rank that an operator saves besides operands and outputs."""
     alike = sum(nbytes for _, nbytes in saved.like)
     divided = (saved.extra_nbytes - alike) // split(sharding, mesh)
     return divided + sum(

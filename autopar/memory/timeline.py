@@ -1,7 +1,7 @@
 """Memory over the step: bytes in use while each operator runs, without what is allocated throughout.
 
-In the forward a storage is in use from the operator that makes it until its variable is deleted or gone
-(`Lifetimes`), or to the end if it is saved.  The backward is walked through (`backward`).
+In the forward a storage is in use from the operator that creates it until its variable is deleted or
+goes out of scope (`Lifetimes`), or to the end if it is saved.  The backward is simulated (`backward`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """Memory in use over one step, indexed by the places of operators."""
+    """Memory in use over one step, indexed by the positions of operators."""
 
     keeps: SavedTensors
     fresh: Mapping[Form, int] = field(default_factory=dict)
-    """Bytes of the parameters' gradients that a backward gives memory of their own, by leaf."""
+    """Bytes of the parameter gradients that the backward allocates anew, by leaf."""
 
     @cached_property
     def lives(self) -> Lifetimes:
@@ -45,7 +45,7 @@ class MemoryTimeline:
 
     @property
     def absent_nbytes(self) -> int:
-        """By so much the highest point is lower where those gradients are dropped between steps."""
+        """The bytes by which the peak is lower if the `fresh` gradients are freed between steps."""
         awaited = sum(self.fresh.values())
         forward = (level - awaited for level in self._forward)
         each = zip(self._back.levels, self._back.settled, strict=True)
@@ -61,7 +61,7 @@ class MemoryTimeline:
 
     @cached_property
     def _forward(self) -> list[int]:
-        """Bytes in use at each place of the forward."""
+        """Bytes in use at each position of the forward."""
         changes = [0] * (self.lives.end + 2)
         for first, last, nbytes in self._in_forward():
             changes[first] += nbytes
@@ -76,7 +76,7 @@ class MemoryTimeline:
         return back(self.lives, self.fresh)
 
     def _in_forward(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the first place, last place and bytes of each forward lifetime."""
+        """Yield the first position, last position and bytes of each forward lifetime."""
         lives, again, end = self.lives, self.keeps.again, self.lives.end
         held = lives.saver.keys() - lives.regathered
         held |= {storage for storages in lives.cached.values() for storage in storages}

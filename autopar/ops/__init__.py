@@ -1,1 +1,1 @@
-"""Operators of our own, and how any operator is called by its name."""
+"""autopar's own operators, and the look-up of operators by name."""

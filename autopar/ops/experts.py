@@ -1,11 +1,12 @@
-"""The networks of a mixture of experts as one operator, so that experts may be split over ranks.
+"""The experts of a mixture of experts as one operator, so that experts can be split over ranks.
 
-Every token goes to the experts that it chose, as many as come; between its two products an expert's
-rows pass through an activation.  As several operators that would need all rows of a sum that ranks
-hold in parts; as one, each rank does the rows of its own experts, and the results add up.
+Every token is routed to the experts that it chose, without a capacity limit. An expert is two
+products with an activation between them. Written as several operators, this would need all rows of
+a sum that ranks hold as partial sums. As one operator, each rank computes the rows of its own
+experts, and the results add up.
 
-Autograd keeps the operands and the rows behind the first product, expert after expert.  How many rows
-come is known when they have come: where experts are split, fake tensors stand for all choices.
+Autograd saves the operands and the rows after the first product, ordered by expert. The number of
+rows is known only at run time: if experts are split, fake tensors have a row for every choice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ACTIVATIONS: dict[str, tuple[Activation, Derivative]] = {
         lambda gradient, x: _aten.gelu_backward(gradient, x, approximate="tanh"),
     ),
 }
-"""By name: the function, and its gradient given the one behind it and what it read."""
+"""By name: the function, and its gradient as a function of the incoming gradient and the input."""
 
 
 _library = torch.library.Library("autopar", "FRAGMENT")
@@ -48,10 +49,11 @@ def routed_experts(
     down: torch.Tensor,
     activation: str,
 ) -> torch.Tensor:
-    """Sums over each token's experts [tokens, out]; a choice that is no expert's number adds nothing.
+    """Return the sum over each token's experts [tokens, out].
 
-    x [tokens, in], chosen and weights [tokens, choices], down [experts, out, inner], and up
-    [experts, inner, in], or [experts, 2 * inner, in] with the gates in front.
+    A choice that is no expert's number adds nothing. x is [tokens, in], chosen and weights are
+    [tokens, choices], and down is [experts, out, inner]. up is [experts, inner, in], or
+    [experts, 2 * inner, in] with the gates first.
     """
     made: torch.Tensor = torch.ops.autopar.routed_experts(x, chosen, weights, up, down, activation)
     return made
@@ -66,7 +68,7 @@ def _mixture(
     down: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sums, and the rows [rows, up's rows] behind the first product, expert after expert."""
+    """Return the sums, and the rows [rows, up's rows] after the first product, ordered by expert."""
     return _forward(_Routes.of(chosen, up.shape[0]), x, weights, up, down, activation)
 
 
@@ -102,7 +104,7 @@ def _gradients(
     before: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, weights, up and down."""
+    """Return the gradients of x, weights, up and down."""
     routes = _Routes.of(chosen, up.shape[0])
     return _backward(routes, gradient, x, weights, up, down, before, activation)
 
@@ -124,7 +126,7 @@ def _backward(
     before: torch.Tensor,
     activation: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What is not needed any more is let go: rows are what a mixture has most of."""
+    """Return the gradients. Rows that are not needed any more are freed: they are most of the memory."""
     inner = _Inner(before, down.shape[2], activation)
     rows, behind = inner.rows(), gradient[routes.tokens].to(up.dtype)
     of_inner = routes.products(behind, down.mT)
@@ -143,7 +145,7 @@ def _backward(
 def _evenly(
     run: Callable[..., Any], chosen: int, matrices: int
 ) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """An operator, given all its operands, with as many rows for every expert."""
+    """Return an implementation that takes all operands and gives every expert as many rows."""
 
     def shown(*operands: Any) -> tuple[torch.Tensor, ...]:
         routes = _Routes.evenly(operands[chosen], operands[matrices].shape[0])
@@ -157,12 +159,14 @@ SHOWN: Mapping[Any, Callable[..., tuple[torch.Tensor, ...]]] = {
     torch.ops.autopar.routed_experts_forward.default: _evenly(_forward, chosen=1, matrices=3),
     torch.ops.autopar.routed_experts_backward.default: _evenly(_backward, chosen=2, matrices=4),
 }
-"""What the operators' kernels do, for whom fake tensors show too little: how much memory they take does
-not depend on who chose whom."""
+"""Implementations of the operators' kernels for measuring memory, which fake tensors do not show.
+
+The memory that they need does not depend on the routing.
+"""
 
 
 class _Experts(torch.autograd.Function):
-    """Keeps what the operator's results do not show."""
+    """Saves tensors for the backward that are not results of the operator."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
@@ -188,7 +192,7 @@ torch.library.register_fake(
 
 
 class _Inner:
-    """What the activation makes of the rows behind the first product."""
+    """The activation, applied to the rows after the first product."""
 
     def __init__(self, before: torch.Tensor, width: int, activation: str) -> None:
         self.gate, self.other = before, None
@@ -198,11 +202,11 @@ class _Inner:
         self.opened = function(self.gate)
 
     def rows(self) -> torch.Tensor:
-        """What the second product reads."""
+        """Return the input of the second product."""
         return self.opened if self.other is None else self.opened * self.other
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient of the rows behind the first product."""
+        """Return the gradient of the rows after the first product."""
         if self.other is None:
             return self.derivative(gradient, self.gate)
         of_gate = self.derivative(gradient * self.other, self.gate)
@@ -211,7 +215,7 @@ class _Inner:
 
 @dataclass(frozen=True)
 class _Routes:
-    """Choices in the order of their experts, each of which is a row; those of nobody are left out.
+    """The choices, each of which is a row, sorted by expert; choices of no expert are left out.
 
     `shape` is [tokens, choices]; an expert's rows lie between two neighbours of `bounds`.
     """
@@ -223,11 +227,11 @@ class _Routes:
 
     @staticmethod
     def of(chosen: torch.Tensor, experts: int) -> _Routes:
-        """Each to whom it chose."""
+        """Route each token to the experts that it chose."""
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
         numbers = torch.arange(experts + 1, device=flat.device)
-        # One wait for the device, where a loop over `nonzero` would be one per expert.
+        # One synchronisation with the device. A loop over `nonzero` would need one per expert.
         first, *ends = torch.searchsorted(flat[order], numbers).tolist()
         choices = order[first : ends[-1]]
         bounds = (0, *(end - first for end in ends))
@@ -235,27 +239,30 @@ class _Routes:
 
     @staticmethod
     def evenly(chosen: torch.Tensor, experts: int) -> _Routes:
-        """As many to every expert, whoever chose it."""
+        """Route equally many choices to every expert, whatever was chosen."""
         choices = chosen.flatten().argsort()
         bounds = tuple(len(choices) * number // experts for number in range(experts + 1))
         return _Routes(chosen.shape, bounds, choices, choices // chosen.shape[1])
 
     def products(self, rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-        """Every expert's rows times its matrix [out, in], transposed."""
+        """Return every expert's rows times its matrix [out, in], transposed."""
         made = rows.new_empty(len(rows), matrices.shape[1])
         for matrix, (first, end) in zip(matrices.mT, pairwise(self.bounds), strict=True):
             torch.mm(rows[first:end], matrix, out=made[first:end])
         return made
 
     def outer(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """[experts, rows' width, others' width]: sums over each expert's rows, zero if it has none."""
+        """Return rows.T @ others of each expert; zero without rows.
+
+        The shape is [experts, rows' width, others' width].
+        """
         made = rows.new_empty(len(self.bounds) - 1, rows.shape[1], others.shape[1])
         for matrix, (first, end) in zip(made, pairwise(self.bounds), strict=True):
             torch.mm(rows[first:end].T, others[first:end], out=matrix)
         return made
 
     def summed(self, rows: torch.Tensor, factors: torch.Tensor | None = None) -> torch.Tensor:
-        """Each token's rows [tokens, width], times the factors [tokens, choices] of its choices."""
+        """Return the sum of each token's rows [tokens, width], times the factors [tokens, choices]."""
         tokens, width = self.shape
         order = self.choices.argsort()
         choices = self.choices[order]

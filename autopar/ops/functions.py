@@ -1,9 +1,9 @@
-"""A user's `torch.autograd.Function` as one operator, with the backward that its author wrote.
+"""Makes a user's `torch.autograd.Function` one operator, with the backward that its author wrote.
 
-Capture registers an operator the first time that a class is applied in a way of its own: which
-arguments are tensors, which of them carry a gradient, under which autocast.  Running the operator
-applies the class.  Every rank runs the same program, so every rank registers the same names; classes
-that no import reaches (``<locals>``) are found here as well.
+Capture registers an operator for each distinct way in which a class is applied: which arguments are
+tensors, which of them carry a gradient, and under which autocast. Running the operator applies the
+class. Every rank runs the same program, so every rank registers the same names. Classes that no
+import reaches (``<locals>``) are therefore found as well.
 
 A `Function` is computed whole on every rank, unless the user states a rule for it
 (``autopar.rule(Round, "b* -> b*")``) or an experiment proves one, forward and backward.
@@ -28,19 +28,20 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 METHODS = ("forward", "backward", "setup_context", "vjp", "jvp")
 SCALARS = {bool: "bool", int: "int", float: "float", str: "str", torch.dtype: "ScalarType"}
 BAKED = (torch.device, torch.layout, torch.memory_format, enum.Enum, type, complex)
-"""Arguments that no schema has: they belong to the operator."""
+"""Types of arguments that a schema cannot contain: their values belong to the operator."""
 Autocast = tuple[str, torch.dtype, bool]
 
 
 class Unfit(Exception):
-    """An argument that an operator cannot have; the message says which."""
+    """Raised for an argument that an operator cannot have; the message says which."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """How one argument comes back from the operator: `schema` is empty where it belongs to it.
+    """How the operator passes one argument to the class.
 
-    `value` is what it was when the class was seen: what else than tensors comes out may depend on it.
+    `schema` is empty if the argument's value belongs to the operator. `value` is the value at
+    capture: results that are not tensors may depend on it.
     """
 
     schema: str
@@ -50,14 +51,17 @@ class Argument:
 
     @property
     def text(self) -> str:
-        """Equal for arguments that one operator serves."""
+        """A text that is equal for arguments that one operator can serve."""
         return f"{self.schema}|{self.looks}|{self.restore}|{self.value!r}"
 
 
 @dataclass(frozen=True)
 class Applied:
-    """One way of applying a class: `made` says of each result whether it is a tensor with a gradient
-    (True), one without (False), or what else it is."""
+    """One way of applying a class.
+
+    `made` has for each result whether it is a tensor with a gradient (True), a tensor without
+    (False), or a tuple of the result itself if it is no tensor.
+    """
 
     cls: type
     arguments: tuple[Argument, ...]
@@ -67,7 +71,7 @@ class Applied:
     """Whether forward returns one value, not a tuple."""
 
     def run(self, *operands: Any) -> Any:
-        """What the operator gives: the tensors among what the class makes."""
+        """Return the operator's results: the tensors among the results of the class."""
         given = iter(operands)
         args = [_back(argument, given) for argument in self.arguments]
         device, dtype, enabled = self.autocast
@@ -78,25 +82,25 @@ class Applied:
         return tensors[0] if len(tensors) == 1 else tensors
 
     def results(self, tensors: Any) -> Any:
-        """What the user's code gets, from what the operator gave."""
+        """Return what the user's code gets, given the operator's results."""
         given = iter([tensors] if isinstance(tensors, torch.Tensor) else tensors)
         made = tuple(next(given) if isinstance(kind, bool) else kind[0] for kind in self.made)
         return made[0] if self.alone else made
 
 
 def apply(cls: type, *args: Any) -> Any:
-    """The class applied as torch does it, whatever name it has given to something else."""
+    """Apply the class as torch does, even if the class defines another `apply`."""
     return Function.apply.__func__(cls, *args)  # type: ignore[attr-defined]
 
 
 _APPLIED: dict[str, Applied] = {}
-"""By the operator's name, as a graph has it."""
+"""By the operator's name in a graph."""
 _CLASSES: dict[str, list[type]] = {}
-"""By what is left of module and name: classes that a factory makes share them."""
+"""By identifier of module and qualified name, which all classes that one factory makes share."""
 
 
 def argument_of(value: Any) -> Argument:
-    """The argument that a value is; raise `Unfit`."""
+    """Return how a value is passed to an operator; raise `Unfit` if it cannot be."""
     if isinstance(value, torch.Tensor):
         return Argument("Tensor", f"{value.dtype}, {value.requires_grad}")
     if value is None:
@@ -123,8 +127,8 @@ def _back(argument: Argument, given: Any) -> Any:
 
 
 def name_of(cls: type) -> str:
-    """``autopar_functions.models_quantise__Round``: the operator's name without overload."""
-    # Python would give a name that begins with two underscores another one inside of a class.
+    """Return the operator's name without overload: ``autopar_functions.models_quantise__Round``."""
+    # Python would mangle a name with two leading underscores inside of a class.
     base = re.sub(r"\W", "_", f"{cls.__module__}__{cls.__qualname__}").strip("_")
     known = _CLASSES.setdefault(base, [])
     number = next((place for place, other in enumerate(known) if _same(cls, other)), len(known))
@@ -136,15 +140,15 @@ def name_of(cls: type) -> str:
 def operator_of(
     cls: type, args: Sequence[Any], autocast: Autocast, run: Callable[[], tuple[Any, bool]]
 ) -> tuple[Any, Applied, list[Any]]:
-    """The operator for a call, what it is, and its operands.
+    """Return the operator for a call, how it applies the class, and its operands.
 
-    `run` applies the class once, to see what comes out, and says whether it draws random numbers.
+    `run` applies the class once to find its results, and returns whether it draws random numbers.
     """
     arguments = tuple(argument_of(value) for value in args)
     text = "\n".join([*(argument.text for argument in arguments), repr(autocast)])
     name = name_of(cls)
     overload = f"of_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    # What draws random numbers says so in its name, which is where `is_random` looks.
+    # `is_random` recognises an operator that draws random numbers by its name.
     known = next((op for op in (name, f"{name}_random") if f"{op}.{overload}" in _APPLIED), None)
     if known is None:
         result, draws = run()
@@ -183,19 +187,19 @@ def _register(op: str, applied: Applied) -> None:
 
 
 def applied(op: str) -> Applied | None:
-    """What an operator of a graph stands for, if it is a class."""
+    """Return how an operator of a graph applies a class, or None if it does not."""
     return _APPLIED.get(op)
 
 
 def without_gradient(op: str) -> tuple[bool, ...]:
-    """Of each result of such an operator, whether its class says that no gradient flows to it."""
+    """Return for each result of such an operator whether its class says that it carries no gradient."""
     found = _APPLIED.get(op)
     made = () if found is None else found.made
     return tuple(not kind for kind in made if isinstance(kind, bool))
 
 
 def files_of(op: str) -> tuple[str, ...] | None:
-    """The files that define the class behind an operator; None where unknown."""
+    """Return the files that define the class behind an operator; None if unknown."""
     found = _APPLIED.get(op)
     if found is None:
         return None
@@ -210,7 +214,7 @@ def files_of(op: str) -> tuple[str, ...] | None:
 
 
 def cells(cls: type) -> tuple[Any, ...]:
-    """What the methods of a class hold from around it."""
+    """Return the closure contents of a class's methods."""
     held: tuple[CellType, ...] = ()
     for name in METHODS:
         method = getattr(cls, name, None)
@@ -219,7 +223,7 @@ def cells(cls: type) -> tuple[Any, ...]:
 
 
 def _same(cls: type, other: type) -> bool:
-    """Whether two classes do the same: they are one, or one factory made both from equal values."""
+    """Return whether two classes do the same: one factory may make both from equal values."""
     if cls is other:
         return True
     if _codes(cls) != _codes(other):

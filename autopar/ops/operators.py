@@ -1,4 +1,4 @@
-"""From an operator's name to something that can be called: ATen overloads and autopar's own losses."""
+"""Maps an operator's name to a callable: ATen overloads and autopar's own operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEAR = (
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
 )  # fmt: skip
-"""Of ATen: products, convolutions and attention, whose results selective recomputation keeps."""
+"""ATen products, convolutions and attention, whose results selective recomputation keeps."""
 
 
 @cache
 def dear_kernels() -> frozenset[Any]:
-    """Those of them that this PyTorch has."""
+    """Return the overloads of `DEAR` that this PyTorch has."""
     aten = torch.ops.aten
     return frozenset(getattr(aten, name).default for name in DEAR if hasattr(aten, name))
 
@@ -36,7 +36,7 @@ def cross_entropy_sum(
     label_smoothing: float = 0.0,
     classes: int | None = None,
 ) -> torch.Tensor:
-    """Sum of the cross-entropies of all valid targets; logits behind the first `classes` are padding."""
+    """Return the sum of the cross-entropies of all valid targets; logits after `classes` are padding."""
     return F.cross_entropy(
         logits if classes is None else logits[:, :classes],
         target,
@@ -50,8 +50,8 @@ def cross_entropy_sum(
 def count_valid(
     target: torch.Tensor, ignore_index: int = -100, weight: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """How many targets count, or the sum of their class weights: what a mean loss divides by."""
-    # In eight bits -100 would be 156, a class.
+    """Return the number of valid targets, or the sum of their class weights: a mean's divisor."""
+    # In uint8, -100 would be 156, which is a class.
     valid = target.long() != ignore_index
     if weight is None:
         return valid.sum()
@@ -67,7 +67,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Training-mode batch norm of x [n, c, ...], and the new running mean and variance [c]."""
+    """Return training-mode batch norm of x [n, c, ...], and the new running mean and variance [c]."""
     new_mean, new_var = running_mean.clone(), running_var.clone()
     y = F.batch_norm(x, new_mean, new_var, weight, bias, True, momentum, eps)
     return y, new_mean, new_var
@@ -76,7 +76,7 @@ def batch_norm(
 def strided(
     x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
 ) -> torch.Tensor:
-    """A window on x's entries in row-major order, however x lies in memory."""
+    """Return a window on x's entries in row-major order, whatever x's memory layout."""
     return x.contiguous().as_strided(size, stride, offset)
 
 
@@ -89,7 +89,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 
 
 def callable_of(op: str) -> Callable[..., Any]:
-    """The function behind ``aten.linear.default`` or ``autopar.count_valid``."""
+    """Return the function for ``aten.linear.default`` or ``autopar.count_valid``."""
     if op in _OWN:
         return _OWN[op]
     namespace, _, rest = op.partition(".")
@@ -105,19 +105,19 @@ def callable_of(op: str) -> Callable[..., Any]:
 
 
 def makes_tensors(op: str) -> bool:
-    """Whether it can be told on which device to make what it makes, as ``arange`` can."""
+    """Return whether the operator takes a device on which to make its result, as ``arange`` does."""
     schema = getattr(callable_of(op), "_schema", None)
     return schema is not None and any(argument.name == "device" for argument in schema.arguments)
 
 
 def returns_list(op: str) -> bool:
-    """Whether what it returns is a list of tensors, though there be one in it."""
+    """Return whether the operator returns a list of tensors, even if it has only one element."""
     returns: Sequence[Any] = getattr(getattr(callable_of(op), "_schema", None), "returns", ())
     return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
 
 
 def bind(arg: Arg, tensors: dict[str, Any] | Callable[[str], Any]) -> Any:
-    """An argument with its tensors and dtypes put in."""
+    """Return an argument with tensors and dtypes substituted."""
     look_up = tensors if callable(tensors) else tensors.__getitem__
     if isinstance(arg, Ref):
         return look_up(arg.name)

@@ -1,8 +1,8 @@
-"""Operators whose size or work depends on values, of a size that is known when the graph is made.
+"""Operators whose size or work depends on values, with a size that is fixed at capture.
 
-``nonzero`` and ``repeat_interleave`` of a buffer or a constant give as many places in every step; should
-a buffer change so that they do not, the step raises.  ``ctc_loss`` reads lengths while it runs, as one
-operator it may: each sample's loss is a number of its own.
+``nonzero`` and ``repeat_interleave`` of a buffer or a constant return the same number of places in
+every step. If a buffer changes so that they do not, the step raises `InputError`. ``ctc_loss``
+reads lengths while it runs. One operator can contain that, because each sample has one loss.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autopar.errors import InputError
 
 @torch.library.custom_op("autopar_static::nonzero", mutates_args=())
 def nonzero(mask: torch.Tensor, size: int) -> torch.Tensor:
-    """Places [size, dims] of all entries that are not zero."""
+    """Return the places [size, dims] of all nonzero entries; raise `InputError` for another size."""
     return _of_size(mask.nonzero(), size, f"A mask of shape {tuple(mask.shape)} selects")
 
 
 @torch.library.custom_op("autopar_static::repeats", mutates_args=())
 def repeats(counts: torch.Tensor, size: int) -> torch.Tensor:
-    """Each place [size] as often as its entry says."""
+    """Return each place as often as its entry says [size]; raise `InputError` for another size."""
     what = f"Repeats of shape {tuple(counts.shape)} add up to"
     return _of_size(torch.repeat_interleave(counts), size, what)
 
@@ -48,7 +48,7 @@ def ctc_loss(
     blank: int,
     zero_infinity: bool,
 ) -> torch.Tensor:
-    """Loss of each sample [n] of log_probs [t, n, c]; of the targets those that are `selected`."""
+    """Return the loss of each sample [n] of log_probs [t, n, c], for all or the `selected` targets."""
     return F.ctc_loss(
         log_probs,
         targets if selected is None else targets.masked_select(selected),
@@ -71,7 +71,7 @@ def _ctc_loss_backward(
     blank: int,
     zero_infinity: bool,
 ) -> torch.Tensor:
-    """The gradient of log_probs."""
+    """Return the gradient of log_probs."""
     chosen = targets if selected is None else targets.masked_select(selected)
     lengths = input_lengths.tolist(), target_lengths.tolist()
     aten: Any = torch.ops.aten

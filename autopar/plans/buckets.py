@@ -1,8 +1,8 @@
-"""Buckets: parameters and gradients that travel together, as they are carried and as they are priced.
+"""Groups parameters and gradients into buckets, for the runtime and the cost model.
 
-The first bucket is small, so that the first reduction starts early in the backward; the last one is full
-when the backward ends, as the parameters that the forward reads first get their gradients last.  So
-reductions of all buckets but the last have a backward to hide beside.
+The first bucket is small, so that the first reduction starts early in the backward.  The last one is
+full when the backward ends, as the parameters that the forward reads first get their gradients last.
+So the reductions of all buckets but the last can overlap with the backward.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from collections.abc import Iterator, Sequence
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
 """Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
 SHARES = (8, 4, 2, 1)
-"""Gradients make at least so many buckets, of `FIRST_NBYTES` at least; a plan says how many.  With one,
-those of a small model would be in the last bucket, and hide nowhere; but each has a latency."""
+"""Candidates for the minimum number of gradient buckets, of at least `FIRST_NBYTES` each; a plan records
+the choice.  With one, the gradients of a small model would all be in the last bucket, with nothing to
+overlap with; but each bucket has a latency."""
 
 
 def buckets(sizes: Sequence[int], *, shares: int = 1) -> Iterator[list[int]]:
-    """The places of tensors of so many bytes, bucket by bucket; none but a single tensor exceeds one.
+    """Yield the indices of the tensors in each bucket, given their sizes in bytes.
 
-    `shares`: gradients fill buckets beside a backward, and make so many of them at least; parameters are
-    all there, and fill the largest.
+    Only a single tensor may exceed the size of a bucket.  `shares` is the minimum number of buckets for
+    gradients, which become available during the backward.  Parameters are all available at once, and
+    fill buckets of the largest size (one share).
     """
     most = max(FIRST_NBYTES, min(NBYTES, sum(sizes) // shares))
     limit = FIRST_NBYTES

@@ -56,7 +56,7 @@ class Figure:
 
     @property
     def more(self) -> float | None:
-        """By how much `after` exceeds `before`."""
+        """The difference `after - before`; None if a plan lacks the figure."""
         if self.before is None or self.after is None:
             return None
         return self.after - self.before
@@ -73,7 +73,7 @@ class Difference(Shown):
     figures: tuple[Figure, ...]
 
     def figure(self, name: str) -> Figure:
-        """One figure by its name, such as ``step`` or ``peak``."""
+        """Return a figure by name, such as ``step`` or ``peak``; raise `InputError` if there is none."""
         found = next((figure for figure in self.figures if figure.name == name), None)
         if found is None:
             names = [figure.name for figure in self.figures]
@@ -81,7 +81,7 @@ class Difference(Shown):
         return found
 
     def of(self, subject: Subject) -> tuple[Change, ...]:
-        """The changes of one subject."""
+        """Return the changes of one subject."""
         return tuple(change for change in self.changes if change.subject == subject)
 
 

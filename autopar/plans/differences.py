@@ -1,4 +1,4 @@
-"""Why a plan does not belong to a graph, in words that help to find the other model."""
+"""Explains why a plan does not belong to a graph, in terms that help to find the right model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEW = 3
 
 
 def differences(plan: Plan, graph: Graph) -> tuple[str, ...]:
-    """What differs, the most telling first; empty where the plan belongs to the graph."""
+    """Return the differences, most informative first; empty if the plan belongs to the graph."""
     if plan.graph_digest == graph.digest:
         return ()
     theirs = {p.name: p.shape for p in plan.parameters}
@@ -34,7 +34,7 @@ def differences(plan: Plan, graph: Graph) -> tuple[str, ...]:
 
 
 def _operators(plan: Plan, graph: Graph) -> list[str]:
-    """Said only of what is computed; leaves are in the parameters already."""
+    """Return the differences in operators; leaves are covered by the parameters."""
     theirs = {choice.node for choice in plan.choices if choice.sharding.inputs}
     ours = {node.name for node in graph.nodes if node.operands}
     if theirs == ours:

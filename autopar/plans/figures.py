@@ -1,4 +1,4 @@
-"""Figures of plans as files have them: each is a number, and none is below zero."""
+"""Checks the figures in plan files: finite numbers that are not negative."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
 ROUNDING = 1e-9
-"""So far below zero is what is left of a difference of equal figures."""
+"""Tolerance for rounding errors in differences of equal figures."""
 
 
 def figure_faults(value: object, where: str) -> Iterator[str]:
-    """What is no figure in a value, and in whatever it is made of, each with its place."""
+    """Yield ``PATH is VALUE`` for every invalid number in a value and its fields, recursively."""
     if isinstance(value, (int, float)):
         if not -ROUNDING <= value < math.inf:
             yield f"{where} is {value}"

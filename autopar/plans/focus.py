@@ -1,4 +1,4 @@
-"""A part of a plan: one stage, what lies in one module, or everything that is known of one tensor."""
+"""Selects a part of a plan: one stage, one module, or all facts about one tensor."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ NEAR = 3
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """What a plan decides of a tensor; `changes` are steps of conversions, `once` a training step.
+    """A plan's decisions for a tensor.
 
-    The shape is known of parameters only: the graph knows the others.  `asked` is None where nobody can
-    tell without the graph: constraints name operators by their modules.
+    `changes` are the conversion steps at its uses, `once` those once per training step.  `shape` and
+    `part`, the local shape at rest, are known for parameters only.  `asked` are the constraints on the
+    tensor; None if they cannot be determined without the graph, as constraints name operators by module.
     """
 
     name: str
@@ -43,7 +44,7 @@ class TensorFacts:
 
 
 def stage_plan(plan: PipelinePlan, stage: int) -> Plan:
-    """The plan of one stage, on the first worker that holds it."""
+    """Return the plan of a stage on the first worker that holds it; `InputError` if there is none."""
     for each in plan.stages:
         if each.stage == stage:
             return each.plan
@@ -53,7 +54,7 @@ def stage_plan(plan: PipelinePlan, stage: int) -> Plan:
 def refuse_elsewhere(
     plan: PipelinePlan, stage: int, name: str, graphs: Sequence[Graph] = ()
 ) -> None:
-    """Raise `InputError`, naming them, where other stages have a module or tensor and this has not."""
+    """Raise `InputError` if only other stages have a module or tensor; the message names them."""
     known = _by_stage(plan, graphs, shares=True)
     having = _having(name, known)
     if having and stage in known and not _having(name, {stage: known[stage]}):
@@ -61,15 +62,15 @@ def refuse_elsewhere(
 
 
 def of_stages(numbers: Sequence[int]) -> str:
-    """``stage 1``, or ``stages 1, 2``."""
+    """Return ``stage 1``, or ``stages 1, 2``."""
     return f"stage{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def holding(plan: PipelinePlan, name: str, graphs: Sequence[Graph] = ()) -> int:
-    """The one stage in which a module or tensor is; with the stages' graphs operators count as well.
+    """Return the only stage with a module or tensor; raise `InputError` if there is none or several.
 
-    What every stage computes for itself, such as masks, counts where nothing else has the name.
-    `InputError` where no stage has it, or several.
+    With the stages' graphs, operators count as well.  Operators that every stage repeats, such as
+    masks, count only if nothing else has the name.
     """
     own, every = (_by_stage(plan, graphs, shares) for shares in (False, True))
     having = _having(name, own) or _having(name, every)
@@ -85,7 +86,7 @@ def holding(plan: PipelinePlan, name: str, graphs: Sequence[Graph] = ()) -> int:
 
 
 def _having(name: str, known: Mapping[int, Collection[str]]) -> list[int]:
-    """The stages with just this name, or else those in which it means something."""
+    """Return the stages with exactly this name, or else those where it matches something."""
     exact = [stage for stage, names in known.items() if name in names]
     return exact or [
         stage for stage, names in known.items()
@@ -96,7 +97,7 @@ def _having(name: str, known: Mapping[int, Collection[str]]) -> list[int]:
 def _by_stage(
     plan: PipelinePlan, graphs: Sequence[Graph], shares: bool
 ) -> dict[int, frozenset[str]]:
-    """The names in each stage: parameters, nodes, and operators by their paths."""
+    """Return the names in each stage: parameters, nodes, and paths of operators."""
     first = {each.stage: each.plan for each in reversed(plan.stages)}
     found: dict[int, frozenset[str]] = {}
     for stage, own in sorted(first.items()):
@@ -111,9 +112,10 @@ def _by_stage(
 
 
 def within_block(plan: Plan, graph: Graph | None, block: str) -> Plan:
-    """The plan with only what lies in a module; patterns name several.
+    """Return the plan reduced to a module, or to several if `block` is a pattern.
 
-    Without the graph operators cannot be told apart, and only parameters are left.
+    Without the graph, operators cannot be assigned to modules, and only parameters are kept.  Raises
+    `InputError` if nothing is in the module.
     """
     kept = tuple(p for p in plan.parameters if _is_in(block, p.name))
     nodes: set[str] = set()
@@ -136,10 +138,11 @@ def within_block(plan: Plan, graph: Graph | None, block: str) -> Plan:
 
 
 def tensor_facts(plan: Plan, name: str, graph: Graph | None = None) -> TensorFacts:
-    """Of a parameter, by its name or the end of it, or of a tensor as the emitted code names it.
+    """Return the facts about a parameter or tensor.
 
-    Of several that agree in everything but their layer the first is told.  With the graph it is known
-    what constraints ask of a tensor that is no parameter.
+    `name` is a parameter's name or the end of it, or a tensor's name in emitted code.  If several
+    parameters match that differ only in their layer, the first is described; otherwise `InputError` is
+    raised.  The graph is needed for the constraints on tensors that are not parameters.
     """
     matching = [p for p in plan.parameters if _means(name, p.name)]
     exact = [p for p in matching if p.name == name]
@@ -160,7 +163,7 @@ def tensor_facts(plan: Plan, name: str, graph: Graph | None = None) -> TensorFac
 
 
 def _asked_of_tensor(plan: Plan, name: str, graph: Graph | None) -> tuple[str, ...] | None:
-    """The constraints that speak of what an operator makes."""
+    """Return the constraints on a tensor that is not a parameter; None if the graph is needed."""
     asked = [c for c in plan.asked.constraints if c.subject == "tensor"]
     if not asked:
         return ()
@@ -194,7 +197,7 @@ def _of_parameter(plan: Plan, found: ParameterPlan) -> TensorFacts:
 
 
 def _changes(plan: Plan, tensor: str) -> tuple[str, ...]:
-    """Its conversions where operators use it."""
+    """Return the conversions of a tensor at its uses."""
     return tuple(
         f"{plan.mesh.names[c.axis]}: {c.source} -> {c.target}{', again' * c.regather}"
         for c in plan.conversions
@@ -203,7 +206,7 @@ def _changes(plan: Plan, tensor: str) -> tuple[str, ...]:
 
 
 def _is_in(block: str, name: str) -> bool:
-    """``model.layers.0`` holds ``model.layers.0.mlp.weight`` and ``model.layers.0/add``."""
+    """Return whether a name is in a module: ``a.0`` contains ``a.0.mlp.weight`` and ``a.0/add``."""
     inside = (f"{block}.*", f"{block}/*", block)
     return any(fnmatchcase(name, pattern) for pattern in inside)
 

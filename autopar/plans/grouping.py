@@ -1,7 +1,7 @@
-"""Which weights travel together: those that one block uses, hop by hop, axis by axis.
+"""Groups the weight conversions of one block into joint collectives, hop by hop and axis by axis.
 
-Emitted code moves each weight where it is used; the runtime does so for a whole block at once, and
-prices count one collective for it (FSDP's units; Zhao et al., VLDB 2023, 3.2.1).
+Emitted code converts each weight where it is used.  The runtime converts those of a whole block at once,
+and the cost model counts one collective (as FSDP units; Zhao et al., VLDB 2023, 3.2.1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
 
 @dataclass(frozen=True)
 class Member:
-    """One weight's step, as emitted code asks for it; `source` is as one rank sees it."""
+    """One weight's step, as it appears in emitted code; `source` is the type local to a rank."""
 
     name: str
     tensor: str
@@ -32,23 +32,23 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Steps of one block's weights over one axis: hop `hop` on each weight's way from leaf to use."""
+    """Steps of one block's weights on one axis: step number `hop` from each weight's leaf to its use."""
 
     axis: str
     target: Type
     hop: int
     reduce: str | None
-    """The dtype in which gradients are summed, where it is not their own."""
+    """The dtype in which gradients are reduced, None for their own."""
     members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
 class _Key:
-    """What the steps of a group must have in common."""
+    """The properties that all steps of a group have in common."""
 
     block: str
     before: _Key | None
-    """The hop before this one: what travels on together has arrived together."""
+    """The key of the previous hop: weights are grouped again only if they were grouped there."""
     hop: int
     axis: int
     is_gather: bool
@@ -60,9 +60,9 @@ class _Key:
 def groups(
     graph: Graph, conversions: Sequence[Conversion], mesh: Mesh, precision: str
 ) -> tuple[Group, ...]:
-    """The groups of several weights.
+    """Return the groups of two or more weights.
 
-    A weight that several blocks use, or that takes two ways, travels alone.
+    A weight that several blocks use, or whose conversions branch, is converted alone.
     """
     steps_of: defaultdict[str, list[Conversion]] = defaultdict(list)
     for conversion in conversions:
@@ -80,8 +80,10 @@ def groups(
 
 
 def companions(graph: Graph) -> dict[str, float]:
-    """By parameter: how many of its size would weigh as much as all weights that its only block uses,
-    which may travel together with it."""
+    """Return, by parameter, the bytes of all weights of its block relative to its own.
+
+    These weights may share its collective.  The ratio is 1 for parameters that several blocks use.
+    """
     nbytes = {node.outputs[0].name: node.outputs[0].nbytes for node in graph.leaves("parameter")}
     blocks_of = {name: _blocks(name, graph) for name in nbytes}
     weight: Counter[frozenset[str]] = Counter()
@@ -94,12 +96,12 @@ def companions(graph: Graph) -> dict[str, float]:
 
 
 def is_gather(source: Type, target: Type) -> bool:
-    """Whether what was split becomes whole."""
+    """Return whether a step gathers a split dim."""
     return isinstance(source, S) and target in (R, I, N)
 
 
 def _is_joint(source: Type, target: Type) -> bool:
-    """Whether weights of a block take such a step in one collective: a gather, or a sum of gradients."""
+    """Return whether weights of a block share such a step's collective: gathers, and I -> R."""
     return is_gather(source, target) or (source, target) == (I, R)
 
 
@@ -110,7 +112,7 @@ def _blocks(tensor: str, graph: Graph) -> frozenset[str]:
 def _hops(
     node: Node, steps: list[Conversion], graph: Graph, mesh: Mesh, precision: str
 ) -> Iterator[tuple[_Key, Member]]:
-    """The steps that a weight takes, one after the other, on its way to its only block."""
+    """Yield a weight's steps from its leaf to its only block, as long as they can be grouped."""
     tensor = node.outputs[0]
     blocks = _blocks(tensor.name, graph)
     in_a_row = all(a.target == b.source for a, b in itertools.pairwise(steps))

@@ -1,4 +1,4 @@
-"""What a plan's seconds and bytes are of: where two differ in it, they are not to be compared."""
+"""Identifies the setting of a plan's figures; figures of different settings are not comparable."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A model in its sizes, the devices, and how both were priced; as texts, which people compare."""
+    """A model and its sizes, the devices, and the source of the costs, as readable texts."""
 
     model: str
     graph: str
-    """The digest of the graph: sizes, batch, versions and code change it."""
+    """The graph's digest; it depends on sizes, batch, versions and code."""
     mesh: str
     hardware: str
     """The profile's name and the digest of its figures."""
     precision: str
     optimizer: str
     times: str
-    """Where the seconds of operators are from: modelled, or measured on so and so."""
+    """The source of operator times: ``modelled``, or ``measured on ...``."""
 
     @classmethod
     def of(cls, plan: Plan) -> Identity:
-        """What a plan belongs to."""
+        """Return the identity of a plan."""
         return cls(
             plan.model, plan.graph_digest, str(plan.mesh), f"{plan.hardware} ({plan.hardware_digest})",
             plan.precision, plan.optimizer, str(plan.times or "modelled"),
         )  # fmt: skip
 
     def differences(self, plans: Identity) -> list[str]:
-        """What differs from the plan's identity, a line each; empty where nothing does."""
+        """Return the differences from a plan's identity, one line each."""
         names = {"graph": "sizes, batch, version or code: graph", "times": "operator times:"}
         return [
             f"{names.get(name, f'{name}:')} {mine}, the plan's {theirs}"

@@ -1,4 +1,4 @@
-"""The outline of a pipeline's plan, for `changes`: its stages as one, and what only it has."""
+"""The outline of a pipeline plan for `changes`: its stages merged, and the facts only pipelines have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECEIVED = "received_"
 
 
 def pipeline_outline(plan: PipelinePlanData) -> Outline:
-    """A parameter that several stages read belongs to the first of them."""
+    """Return the outline; a parameter that several stages read belongs to the first of them."""
     schedule = plan.schedule
     stages: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -67,7 +67,7 @@ def pipeline_outline(plan: PipelinePlanData) -> Outline:
 
 
 def _figures(plan: PipelinePlanData, found: Prediction) -> Figures:
-    """Time of the worker that idles least, bytes of the fullest one, and what every worker does."""
+    """Return times of the least idle worker, bytes of the fullest one, and figures of each worker."""
     of_worker: Counter[int] = Counter()
     for f in found.stages:
         of_worker[f.worker] += int(f.nbytes)
@@ -92,7 +92,7 @@ def _figures(plan: PipelinePlanData, found: Prediction) -> Figures:
 
 
 def _of_worker(plan: PipelinePlanData, worker: int) -> Figures:
-    """The sums of its stages, in a step."""
+    """Return a worker's figures of one step, summed over its stages."""
     total: Counter[tuple[Kind, str]] = Counter()
     for each in plan.stages:
         if each.worker == worker:
@@ -101,9 +101,9 @@ def _of_worker(plan: PipelinePlanData, worker: int) -> Figures:
 
 
 def _of_step(of: Estimate, microbatches: int) -> Figures:
-    """Figures of a step from those of one of its microbatches and what is done once.
+    """Return a step's figures from those of one microbatch and the costs once per step.
 
-    Where plans of before `Parts` do not tell the two apart, nothing is said of compute.
+    Old plans without `Parts` do not distinguish the two; then compute is omitted.
     """
     flows = tuple(
         replace(flow, seconds=microbatches * flow.seconds) if flow.scope == "microbatch" else flow

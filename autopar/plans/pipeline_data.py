@@ -118,8 +118,9 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PipelinePlanData:
-    """`cuts` names the first operator of each stage after the first; `actions` is the schedule's text.
+    """The fields of a pipeline plan.
 
+    `cuts` names the first operator of each stage after the first; `actions` is the schedule's text.
     The schedule is for one batch of `microbatches` microbatches, or for a stream of batches if it is
     asynchronous.
     """

@@ -1,4 +1,4 @@
-"""What a pipeline's file must say of itself before there is a graph to hold it against."""
+"""Checks the internal consistency of a pipeline plan file, without a graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autopar.plans.sound import check_sound
 
 
 def check_pipeline_sound(plan: PipelinePlanData, source: str) -> None:
-    """Raise `PlanError`, naming `source`, unless its parts fit each other and figures are figures."""
+    """Raise `PlanError` with `source` unless all parts are consistent and all figures are valid."""
     try:
         fault = next(_faults(plan), None)
     except ScheduleError as error:
@@ -26,7 +26,7 @@ def check_pipeline_sound(plan: PipelinePlanData, source: str) -> None:
 
 
 def check_layout(plan: PipelinePlanData) -> None:
-    """Raise `PlanError` unless devices, workers, schedule and the stages' plans fit each other."""
+    """Raise `PlanError` unless devices, workers, schedule and the stages' plans are consistent."""
     fault = next(_layout_faults(plan), None)
     if fault:
         raise PlanError(fault)
@@ -44,7 +44,7 @@ def _faults(plan: PipelinePlanData) -> Iterator[str]:
 
 
 def _layout_faults(plan: PipelinePlanData) -> Iterator[str]:
-    """The first is the fault; those behind it may rely on what those before it look at."""
+    """Yield layout faults; only the first is reliable, as later checks assume the earlier ones."""
     yield from _worker_faults(plan)
     schedule, stages = plan.schedule, len(plan.cuts) + 1
     if (schedule.stages, len(schedule.workers)) != (stages, len(plan.workers)):
@@ -76,7 +76,7 @@ def _worker_faults(plan: PipelinePlanData) -> Iterator[str]:
 
 
 def _stage_faults(plan: PipelinePlanData) -> Iterator[str]:
-    """Each stage has one plan where it is held, of that worker's mesh."""
+    """Yield faults unless each stage has one plan per worker that holds it, on that worker's mesh."""
     held = places(plan)
     for stage, worker in held:
         if (stage, worker) not in plan.of:
@@ -96,7 +96,7 @@ def _stage_faults(plan: PipelinePlanData) -> Iterator[str]:
 
 
 def _prediction_faults(plan: PipelinePlanData, found: Prediction) -> Iterator[str]:
-    """It speaks of the stages and workers that there are, and of shares that are no more than all."""
+    """Yield references to stages or workers that do not exist, and shares above 1."""
     for number, bubble in enumerate(found.bubbles):
         if bubble > 1 + ROUNDING:
             yield f"prediction.bubbles.{number} is {bubble}, a share of the step"
@@ -118,6 +118,6 @@ def _prediction_faults(plan: PipelinePlanData, found: Prediction) -> Iterator[st
 
 
 def places(plan: PipelinePlanData) -> list[tuple[int, int]]:
-    """(stage, worker) for every worker that holds a stage, in order."""
+    """Return (stage, worker) for every worker that holds a stage, in order."""
     holders = plan.schedule.holders
     return [(stage, worker) for stage, workers in enumerate(holders) for worker in workers]

@@ -1,4 +1,4 @@
-"""What kind of plan a file holds, found out before its fields are looked at."""
+"""Checks the kind and schema version of a plan file before its fields are read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from autopar.errors import PlanError
 
 
 def check_schema(text: str, source: str, wanted: int) -> None:
-    """Refuse the plan of a pipeline, and a plan of another schema."""
+    """Raise `PlanError` for a pipeline plan, or a plan of another schema."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        return  # what it is instead of a plan is said by whoever reads its fields
+        return  # the caller reports the fault when it reads the fields
     if not isinstance(content, dict) or "model" not in content:
         return
     schema = content.get("schema")

@@ -1,4 +1,4 @@
-"""What a plan's file must say of itself before there is a graph to hold it against."""
+"""Checks the internal consistency of a plan file, without a graph."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from autopar.plans.figures import ROUNDING, figure_faults
 from autopar.plans.plan_data import PlanData
 
 FIGURES = "objective_s", "estimate", "asked", "search", "shares", "padded", "views", "buckets"
-"""The plan's fields that are made of figures which are never below zero."""
+"""The plan's fields that consist of figures which are never negative."""
 
 
 def check_sound(plan: PlanData, source: str) -> None:
-    """Raise `PlanError`, naming `source`, unless types have an axis each, names are of what
-    there is, and figures are figures."""
+    """Raise `PlanError` with `source` unless the plan is consistent.
+
+    Shardings must have one type per mesh axis, names must refer to existing things, and figures must be
+    valid.
+    """
     fault = next(_faults(plan), None)
     if fault:
         raise PlanError(
@@ -46,7 +49,7 @@ def _faults(plan: PlanData) -> Iterator[str]:
 
 
 def _text_faults(plan: PlanData) -> Iterator[str]:
-    """Names become code, or files: each is one that code and files may have."""
+    """Yield names that are not valid in code and file names, where they will be used."""
     if not plan.model.isidentifier():
         yield f"the model is called {plan.model!r}, which is no name of a class"
     for choice in plan.choices:
@@ -56,7 +59,7 @@ def _text_faults(plan: PlanData) -> Iterator[str]:
 
 
 def _name_faults(plan: PlanData) -> Iterator[str]:
-    """Each thing is decided once, and figures are of what there is."""
+    """Yield duplicate decisions, and figures of operators or axes that do not exist."""
     nodes = Counter(choice.node for choice in plan.choices)
     parameters = Counter(parameter.name for parameter in plan.parameters)
     for what, names in (("operator", nodes), ("parameter", parameters)):
@@ -84,7 +87,7 @@ def _figure_faults(plan: PlanData) -> Iterator[str]:
         if max(share.flops, share.stored, share.used) > 1 + ROUNDING:
             yield f"shares.{number} is of more than the whole: {share}"
     bounds = plan.bound_s, plan.bound_nbytes or 0.0
-    if not all(map(math.isfinite, bounds)):  # a weak bound may lie below zero
+    if not all(map(math.isfinite, bounds)):  # a weak bound may be negative
         yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"
 
 

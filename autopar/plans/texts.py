@@ -1,4 +1,4 @@
-"""Shardings and meshes as the text that they print, inside JSON."""
+"""Annotated types that store shardings and meshes in JSON as their text."""
 
 from __future__ import annotations
 

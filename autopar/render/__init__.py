@@ -1,1 +1,1 @@
-"""Every table, page and picture of a plan, for a terminal or a browser."""
+"""Renders plans as tables, pages and charts, for a terminal or a browser."""

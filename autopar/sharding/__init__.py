@@ -1,1 +1,1 @@
-"""From a captured graph to a plan: posed as a problem, within a limit, padded where that pays."""
+"""Plans a captured graph: builds the sharding problem, solves it within a memory limit, pads sizes."""

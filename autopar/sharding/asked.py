@@ -1,4 +1,4 @@
-"""From a plan back to the problem that it answers."""
+"""Reconstructs the sharding problem that a plan answers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cost_models.measured import Times
 def posed_for(
     plan: Plan, graph: Graph, hardware: Hardware, times: Times | None = None
 ) -> ShardingProblem:
-    """The problem that a plan answers; `times` are the measured ones that price its operators."""
+    """Return the problem that a plan answers; `times` are the measured times of its operators."""
     settings = settings_of(plan, times)
     kept = saved(graph, hardware.device.kind)
     return pose(graph, plan.mesh, hardware, settings, kept, plan.asked.recompute)
 
 
 def settings_of(plan: Plan, times: Times | None = None) -> Settings:
-    """What was asked for when a plan was made."""
+    """Return the settings with which a plan was made."""
     asked = plan.asked
     return Settings(
         optimizer=plan.optimizer,
@@ -44,12 +44,12 @@ def settings_of(plan: Plan, times: Times | None = None) -> Settings:
 
 
 def storage_of(first: Plan | None) -> Mapping[str, Storage]:
-    """Later programs keep the parameters where the first plan put them."""
+    """Return the storages of a first plan's parameters, which later programs must keep."""
     if first is None:
         return {}
     return {p.name: Storage(p.stored, p.leaf, False) for p in first.parameters}
 
 
 def preset_constraints(name: str | None, mesh: Mesh) -> tuple[Constraint, ...]:
-    """Those of a preset, where one is named."""
+    """Return the constraints of a preset; none without a name."""
     return presets.load(name, mesh) if name else ()

@@ -1,4 +1,4 @@
-"""Decisions -> Plan: which conversions they need, in what order, and what the step will cost."""
+"""Assembles a plan from decisions: the conversions in their order, and the estimate of the step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from cost_models.hardware import digest
 
 @dataclass(frozen=True)
 class LaidOut:
-    """What decisions mean; every gather that may be repeated still says so, needed or not."""
+    """Decisions as choices, parameter plans and conversions.
+
+    Every gather that may be repeated has `regather` set, even if the backward does not need its result.
+    """
 
     choices: tuple[Choice, ...]
     parameters: tuple[ParameterPlan, ...]
@@ -41,7 +44,7 @@ class LaidOut:
 
 
 def lay_out(graph: Graph, decisions: Decisions, routes: Routes) -> LaidOut:
-    """Decisions written out: the sharding of every node, the way of every parameter and tensor."""
+    """Return the sharding of every node, and the conversions of every parameter and tensor."""
     return LaidOut(
         tuple(Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes),
         tuple(_parameters(graph, decisions, routes)),
@@ -61,7 +64,7 @@ def assemble(
     precision: str = "float32",
     in_flight: int = 1,
 ) -> Plan:
-    """The plan that these decisions make, with its predicted step; what a solver proved is not in it."""
+    """Return the plan of these decisions with its estimated step, without a solver's bound."""
     laid = lay_out(graph, decisions, routes)
     choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
     shardings = {choice.node: choice.sharding for choice in choices}
@@ -104,7 +107,7 @@ def _padding(
     conversions: tuple[Conversion, ...],
     mesh: Mesh,
 ) -> Iterator[Padding]:
-    """The padded leaves, and the axes that split them there: at rest or converted."""
+    """Yield the padded parameters and inputs, with the axes that split the padded dim anywhere."""
     forms: defaultdict[str, list[Sharding]] = defaultdict(list)
     for choice in choices:
         for tensor, form in zip(
@@ -125,7 +128,7 @@ def _padding(
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """What makes plans here."""
+    """Return the versions of Python and of the packages that determine a plan."""
     packages = ((name, version(name)) for name in ("autopar", "torch", "spmd_types"))
     return (*packages, ("python", platform.python_version()))
 
@@ -173,7 +176,7 @@ def _regathers(storage: Storage | None, step: Step) -> bool:
 def _wanted(
     graph: Graph, decisions: Decisions, tensor: Tensor, made: Sharding
 ) -> tuple[Sharding, ...]:
-    """The forms in which a tensor is read, in the order of its readers, and as a result."""
+    """Return the shardings in which a tensor is read, in the order of its readers, then as a result."""
     forms: dict[Sharding, None] = {}
     for reader in graph.consumers[tensor.name]:
         inputs = decisions.operators[reader.name].inputs
@@ -193,7 +196,10 @@ def conversion_tree(
     routes: Routes,
     together: float = 0,
 ) -> tuple[Step, ...]:
-    """Steps that make every wanted form, each from the cheapest form that is there by then."""
+    """Return steps to every wanted sharding, each from the cheapest sharding that exists by then.
+
+    `together`: for a weight, how many weights of its size share a message; 0: not a weight.
+    """
     closure = routes.closure(tensor, {made, *wanted}, together)
     there = {made: None}
     left = [form for form in wanted if form != made]

@@ -1,13 +1,14 @@
-"""Graph, candidates and prices -> Problem.
+"""Builds the solver's problem from a graph, its candidates and prices.
 
-Variables: one per node (its sharding), one per parameter (its storage), and one per tensor that
-several nodes read: the form in which it is materialised once for all of them, so that q, k and v
-share one all-gather; and one per block that may be recomputed.  Factors: the cost of converting a
-tensor between two decisions, and what recomputation adds to an operator's seconds and saves of its
-bytes.
+Variables: the sharding of each node, the storage of each parameter, and the recomputation mode of each
+block that may be recomputed.  A tensor with several readers has one more variable: the sharding in
+which it is materialised once for all of them, so that q, k and v share one all-gather.
 
-Equal layers ask the same questions: each is answered once, and its answer is one object, by which the
-solver knows equal tables.
+Factors: the cost of converting a tensor between two decisions, the seconds that recomputation adds to
+an operator, and the bytes that it saves.
+
+Equal layers have equal tables.  Each table is computed once and shared as one object, by whose identity
+the solver recognises equal tables.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def build(
 ) -> Priced:
     """Price every candidate and every conversion between candidates.
 
-    `once` knows what was asked before about this graph under these prices, by whatever blocks might do.
+    `once` caches tables for this graph and these prices; problems with other recomputation modes may
+    share it.
     """
     builder = _Builder(graph, candidates, prices, routes, saved, once)
     if candidates.recompute != ("none",):
@@ -59,7 +61,7 @@ def build(
 
 
 def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
-    """The form in which a result must leave the graph, given how it was made; None if it stays."""
+    """Return the sharding in which a result must leave, given how it is made; None for other tensors."""
     return leaving(tensor, graph, made) if tensor.name in graph.results else None
 
 
@@ -84,21 +86,21 @@ class _Builder:
         self._uses = Uses(candidates, prices, self._together, once)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
-        """By operator that a recomputation would run again: the variable of its block."""
+        """For each operator that a recomputation would run again: the variable of its block."""
         self._alive: dict[str, Array] = {}
-        """By operator: what is alive while it runs."""
+        """By operator: bytes that are alive in its backward, for each candidate."""
         self._most_kept: defaultdict[str, float] = defaultdict(float)
-        """By operator: the most that the backward keeps because of it."""
+        """By operator: the most bytes that are kept for the backward because of it."""
 
     def add_block(self, block: Block) -> None:
-        """A variable for what the block does in the backward."""
+        """Add a variable for the block's recomputation mode."""
         index, modes = len(self.variables), self.candidates.recompute
         zeros = self._once(lambda: np.zeros(len(modes)), "modes", also=modes)
         self.variables.append(Variable(block.path, zeros, zeros))
         self._block_of |= {node.name: index for node in block.run_again(self.saved)}
 
     def add_node(self, node: Node) -> None:
-        """A variable for the node's sharding, or for the parameter's storage."""
+        """Add a variable for the node's sharding, or for the parameter's storage."""
         self._index[node.name] = len(self.variables)
         if node.op == "parameter":
             self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
@@ -117,8 +119,11 @@ class _Builder:
 
     @property
     def working(self) -> dict[str, Array]:
-        """What is alive while an operator goes back, beside all that is kept: what later operators
-        keep is gone by then, and may be as much as they can keep."""
+        """Bytes that are alive in each operator's backward, in addition to all bytes that are kept.
+
+        Later operators' kept bytes are freed by then.  The problem still counts them, so the most that
+        they can be is subtracted.
+        """
         later, found = 0.0, {}
         for node in reversed(self.graph.nodes):
             alive = self._alive.get(node.name)
@@ -128,14 +133,14 @@ class _Builder:
         return found
 
     def _weights_nbytes(self, node: Node) -> float:
-        """The weights that an operator saves, each of which may have been gathered for it."""
+        """Return the bytes of the weights that an operator saves, as each may be gathered for it."""
         saved = self.saved.get(node.name, SAVES_NOTHING)
         names = {node.operands[place] for place in saved.operands}
         weights = [name for name in names if self.graph.producer[name].op == "parameter"]
         return float(sum(self.graph.tensors[name].nbytes for name in weights))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
-        """Operands and outputs that this node is the first to keep for the backward."""
+        """Return positions of operands and outputs that no earlier node keeps for the backward."""
         saved = self.saved.get(node.name, SAVES_NOTHING)
         outputs = (len(node.operands) + i for i in saved.outputs)
         names = (*node.operands, *(tensor.name for tensor in node.outputs))
@@ -148,7 +153,7 @@ class _Builder:
         return tuple(fresh)
 
     def add_conversions(self, name: str) -> None:
-        """Factors between the decision that makes a tensor and those that read it."""
+        """Add factors between the decision that makes a tensor and those that read it."""
         tensor = self.graph.tensors[name]
         producer = self.graph.producer[name]
         made = self._made_forms(producer, name)
@@ -167,8 +172,8 @@ class _Builder:
         if producer.op == "parameter":
             self._use(producer, closure, readers, wanted)
             return
-        # From one known form without gradient every slice is nearly free: sharing it saves nothing,
-        # and would join all layers that read a mask or a rotary table.
+        # Slices of a tensor without gradient whose sharding is known are nearly free.  A shared form
+        # would save nothing, and would couple all layers that read a mask or a rotary table.
         is_fixed = len(set(made)) == 1 and not tensor.differentiable
         if len(readers) > 1 and not is_fixed and self._undecided(made, wanted):
             source, made = self._materialise(
@@ -238,7 +243,7 @@ class _Builder:
         wanted: list[Forms],
         block: int | None,
     ) -> tuple[int, Forms]:
-        """A variable for the form that all readers share; returns its index and its forms."""
+        """Add a variable for the sharding that all readers share; return its index and its shardings."""
         forms = self._shared_forms(made, wanted)
         shared = self._add_form(tensor, forms)
         self._add_table((source, shared), block, tensor, closure, made, forms)
@@ -272,7 +277,7 @@ class _Builder:
     def _use(
         self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
     ) -> None:
-        """Gathers of a weight at its uses; several may share one form, which is gathered once."""
+        """Add the gathers of a weight at its uses; several uses may share one gathered copy."""
         source = self._index[weight.name]
         if len(readers) > 1:
             self._share(weight, closure, readers, wanted)
@@ -285,7 +290,7 @@ class _Builder:
     def _share(
         self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
     ) -> None:
-        """A variable for the form that readers share; who reads another pays for it by himself."""
+        """Add a variable for the sharding that readers share; other shardings cost their own gather."""
         source = self._index[weight.name]
         forms = self._shared_forms((), wanted)
         shared = self._add_form(weight.outputs[0], forms)
@@ -310,7 +315,7 @@ class _Builder:
         made: Forms,
         forms: Forms,
     ) -> None:
-        """The conversion's seconds; with a block, for each of its modes where they differ."""
+        """Add a conversion's seconds; within a block, for each recomputation mode if they differ."""
         modes = self.candidates.recompute
 
         def once() -> Array:
@@ -334,12 +339,12 @@ class _Builder:
             self.factors.append(Factor((*ends, block), every))
 
     def _common_block(self, producer: Node, readers: list[tuple[Node, int]]) -> int | None:
-        """The block in which a shared form is made: that of all readers."""
+        """Return the variable of the block that all readers are in, where a shared form is made."""
         found = {self._block_of.get(node.name) for node, _ in readers}
         return found.pop() if len(found) == 1 else None
 
     def _hold(self, tensor: Tensor, producer: Node) -> None:
-        """A recomputed block keeps what it reads from outside."""
+        """Add the bytes of a tensor that recomputed blocks keep because they read it from outside."""
         if producer.is_leaf or not tensor.differentiable:
             return
         here = self._block_of.get(producer.name)

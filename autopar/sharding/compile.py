@@ -99,7 +99,7 @@ def frontier(
 def _unlimited(
     graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
 ) -> ShardingProblem:
-    """The problem of the fastest padding, where blocks may recompute and no memory is short."""
+    """Return the problem without a memory limit, on the fastest padding, with recomputation allowed."""
     modes = MODES if settings.recompute is None else None
     free = replace(settings, memory_limit=None)
     graph = compile_graph(graph, mesh, hardware, free, saved).graph

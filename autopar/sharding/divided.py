@@ -1,5 +1,7 @@
-"""What was asked to be divided is divided: a preset, a constraint or local input that splits nothing is
-an error, unless ``Planning(allow_undivided=True)`` permits it."""
+"""Checks that presets, constraints and local inputs split something.
+
+Those that split nothing are errors, unless ``Planning(allow_undivided=True)`` permits them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ from autopar.utils.messages import argument
 def check_divided(
     plan: Plan, graph: Graph, constraints: tuple[Constraint, ...], *, local: bool = False
 ) -> None:
-    """Raise `ConstraintError` where an axis does not do what the preset says, or a constraint that
-    prefers shards gets none.  `local`: every rank will bring its own part of the batch."""
+    """Raise `ConstraintError` if an axis does not split what the preset says.
+
+    The same holds for a constraint that prefers shards but gets none.  `local`: every rank passes its
+    own part of the batch.
+    """
     for share, axis in zip(plan.shares, plan.mesh, strict=True):
         if plan.preset and axis.size > 1:
             _check_axis(plan, graph, share, axis, local)
@@ -37,7 +42,7 @@ def check_divided(
 
 
 def check_local(form: Sharding, graph: Graph, mesh: Mesh) -> None:
-    """Raise `ConstraintError` where every rank brings a part of a batch that the plan does not split."""
+    """Raise `ConstraintError` if each rank passes a part of the batch but the plan does not split it."""
     if mesh.world_size > 1 and not form.is_split:
         raise ConstraintError(
             f"{argument('local', True)} means that every rank passes its own part of the batch, but "
@@ -47,7 +52,7 @@ def check_local(form: Sharding, graph: Graph, mesh: Mesh) -> None:
 
 
 def _check_axis(plan: Plan, graph: Graph, share: Share, axis: Axis, local: bool) -> None:
-    """Of one axis: work is split, and so is what the preset wants to be sharded there."""
+    """Raise `ConstraintError` unless the axis splits work, and what the preset shards on it."""
     rules = [c for c in presets.load(plan.preset, plan.mesh) if c.axis == axis.name]
     sharded = {c.subject for c in rules if len(c.allowed) > 1 and c.allowed[0] == ("S",)}
     missing = [
@@ -86,12 +91,12 @@ def _spoken(constraint: Constraint, graph: Graph) -> bool:
 
 
 def _is_met(constraint: Constraint, plan: Plan, graph: Graph) -> bool:
-    """Whether anything has the first of what is allowed."""
+    """Return whether any tensor meets the constraint's first alternative."""
     return any(constraint.rank(*form) == 0 for form in _forms(constraint, plan, graph))
 
 
 def _forms(constraint: Constraint, plan: Plan, graph: Graph) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """(form, mesh, split by samples) of all that the constraint speaks of."""
+    """Yield (sharding, mesh, batch split) of every tensor that the constraint applies to."""
     mesh = plan.mesh
     if constraint.subject in ("stored", "leaf", "tensor"):
         for parameter in plan.parameters:

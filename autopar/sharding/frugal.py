@@ -1,8 +1,8 @@
-"""Plans that take little memory by construction, for when the search within a limit finds none.
+"""Makes plans that need little memory by construction, if the search within a limit finds none.
 
-The solver counts what rests and what is kept; where most of a step's peak is something else, what it
-finds smallest need not be.  Parameters that are spread over all devices, with all blocks computed
-again, are what people try then.
+The solver counts memory at rest and what the backward keeps.  If most of a step's peak memory is
+something else, the smallest assignment need not give the smallest plan.  What people try then is to
+shard parameters over all devices and to recompute all blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = ("fsdp", "fsdp_megatron")
 def frugal(
     graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, saved: Mapping[str, Saved]
 ) -> Iterator[Decisions]:
-    """The fastest decisions under each of these presets, beside what was asked for."""
+    """Yield the fastest decisions under the user's constraints and those of each preset in `NAMES`."""
     modes = settings.recompute or ("full" if blocks(graph) else "none")
     for name in NAMES:
         asked = replace(
@@ -35,7 +35,7 @@ def frugal(
             constraints=(*settings.constraints, *preset_constraints(name, mesh)),
             regather=presets.regathers(name) if settings.regather is None else settings.regather,
         )
-        # What was asked for may leave no room for this preset.
+        # The user's constraints may contradict this preset.
         with suppress(ConstraintError, InfeasibleError):
             posed = pose(graph, mesh, hardware, asked, saved, (modes,))
             yield posed.priced.decisions(posed.solve())

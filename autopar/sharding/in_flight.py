@@ -1,8 +1,9 @@
-"""One graph on one mesh, planned for several numbers of microbatches in flight.
+"""Plans one graph on one mesh for several numbers of microbatches in flight.
 
-Seconds do not depend on that number, only what fits does.  So the problem is posed once, one plan
-without a limit serves all that it fits, and a plan for more in flight fits fewer as well: where one for
-few is hardly faster than one for many, the latter serves all between.
+The number changes the memory of a plan, not its seconds.  So the problem is posed once, and the best
+plan without a limit serves every number with which it fits.  A plan that fits with more microbatches in
+flight also fits with fewer.  If a plan for few is hardly faster than one for many, the latter serves all
+numbers in between.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
 MANY = 3
-"""Searches of one graph, after which another one has to be worth more."""
+"""Number of searches for one graph after which another one must promise a larger gain."""
 COARSE = 2e-2
-"""What it has to gain then.  In a deep pipeline one stage of many counts little."""
+"""The relative gain that it must promise then.  In a deep pipeline one stage of many counts little."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search within the limit found."""
+    """The result of a search within the limit."""
 
     plan: Plan
     known: WarmStart
 
 
 class InFlightPlanner:
-    """The best plans within the limit of the settings, by microbatches in flight."""
+    """The best plans within the memory limit of the settings, by number of microbatches in flight."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class InFlightPlanner:
         self._bounds: dict[int, float] = {}
 
     def limited(self, nbytes: float) -> InFlightPlanner:
-        """Within another limit; the problem and the plan without a limit serve both."""
+        """Return a planner for another limit; it shares the problem and the plan without a limit."""
         settings = replace(self._settings, memory_limit=nbytes)
         made = InFlightPlanner(self.graph, self._mesh, self._hardware, settings, self._saved)
         plain = self._plain.asking(settings)
@@ -70,14 +71,13 @@ class InFlightPlanner:
         return made
 
     def plan(self, in_flight: int) -> tuple[ShardingProblem, Plan]:
-        """The best plan, and the problem that it answers.  Blocks may be recomputed where the limit
-        binds."""
+        """Return the problem and its best plan.  Blocks may be recomputed if the limit binds."""
         if in_flight not in self._plans:
             self._plans[in_flight] = self._planned(in_flight)
         return self._plans[in_flight]
 
     def unlimited(self, in_flight: int) -> tuple[ShardingProblem, Plan] | None:
-        """The best plan of all, where it fits: nothing has to be searched for."""
+        """Return the problem and its best plan without a limit, if that fits; no search is needed."""
         limit = self._settings.memory_limit
         if limit is not None and self._least_nbytes(in_flight) > limit:
             return None
@@ -87,19 +87,19 @@ class InFlightPlanner:
         return (self._plain.flying(in_flight), free) if fits else None
 
     def _least_nbytes(self, in_flight: int) -> float:
-        """Of the best plan of all, the memory that the solver counts: known without the plan."""
+        """Return the bytes that the solver counts for the best plan without a limit."""
         priced = self._plain.priced
         counted = priced.problem.nbytes(self._fastest.states, in_flight)
         return counted + priced.least_working
 
     def may_take_less(self, seconds: float, in_flight: int) -> bool:
-        """Whether the solver's bound leaves room below so many seconds; where there is no limit, yes."""
+        """Return whether the lower bound admits a plan below so many seconds; true without a limit."""
         if seconds == math.inf or self._settings.memory_limit is None:
             return True
         return self._fastest.bound_s < seconds and self.bound_s(in_flight) < seconds
 
     def bound_s(self, in_flight: int) -> float:
-        """No plan takes less, as the solver counts: known long before the best plan within a limit."""
+        """Return the solver's lower bound on the seconds of all plans; no plan is made for it."""
         if in_flight not in self._bounds:
             self._bounds[in_flight] = self._bound_s(in_flight)
         return self._bounds[in_flight]
@@ -120,7 +120,10 @@ class InFlightPlanner:
         return self._richer.flying(in_flight), self._limited(in_flight, limit)
 
     def _limited(self, in_flight: int, limit: float) -> Plan:
-        """The best plan that is searched for; by halves, the next one for more in flight known."""
+        """Return the best plan of a search, or one for more in flight that is hardly slower.
+
+        The search bisects between the numbers in flight that were searched before.
+        """
         above = min((many for many in self._searched if many > in_flight), default=None)
         if above is None or in_flight == 1 or in_flight in self._searched:
             return self._search(in_flight, limit).plan
@@ -134,8 +137,10 @@ class InFlightPlanner:
         return _flying(self._searched[above].plan, in_flight, self._searched[below].plan)
 
     def _is_worth_more(self, fewer: Plan, more: Plan) -> bool:
-        """Whether a plan between may be so much faster that it is worth a search: hardly faster than the
-        one for fewer in flight, which a search as good as its own has found."""
+        """Return whether a plan for a number in between may be fast enough to be worth a search.
+
+        It can hardly be faster than the plan for fewer in flight, which an equally good search found.
+        """
         least_gain = FAIR.wide if len(self._searched) < MANY else COARSE
         return more.objective_s > (1.0 + least_gain) * fewer.objective_s
 
@@ -153,8 +158,10 @@ class InFlightPlanner:
         return self._searched[in_flight]
 
     def _frugal(self, posed: ShardingProblem, limit: float, error: OverLimitError) -> Searched:
-        """The fastest plan of those that take little memory by construction; the bound is that of all
-        plans without a limit."""
+        """Return the fastest plan of those that need little memory by construction.
+
+        Its bound is that of all plans without a limit.
+        """
         best: Searched | None = None
         free, smallest = self._free, error.least_nbytes
         for decisions in frugal(
@@ -182,20 +189,22 @@ class InFlightPlanner:
 
     @cached_property
     def _fastest(self) -> Assignment:
-        """What that plan answers."""
+        """The best assignment without a limit."""
         return self._plain.solve()
 
     @cached_property
     def _richer(self) -> ShardingProblem:
-        """What may be answered where the limit binds: every block decides what it computes again."""
+        """The problem if the limit binds: blocks may choose a mode, unless the settings fix it."""
         if self._settings.recompute is not None or not blocks(self.graph):
             return self._plain
         return self._plain.recomputing(MODES)
 
 
 def _flying(plan: Plan, in_flight: int, fewer: Plan) -> Plan:
-    """A plan for more in flight as one for `in_flight`; no plan for these is faster than what the bound
-    says of `fewer`."""
+    """Return a plan for more microbatches in flight as one for `in_flight`.
+
+    The bound of `fewer`, a plan for fewer in flight, holds for it too.
+    """
     flying = plan.with_estimate(replace(plan.estimate, in_flight=in_flight))
     return replace(
         flying,

@@ -1,7 +1,4 @@
-"""The best plan for every size of the batch and every limit on memory.
-
-Graphs in, one `Point` after the other out; every plan is one that `compile` makes.
-"""
+"""Computes the best plan for every batch size and every memory limit."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from cost_models.hardware import Hardware
 
 @dataclass(frozen=True)
 class Point:
-    """A batch, a limit on memory per device, and the best plan for them (None: nothing fits)."""
+    """A batch size, a memory limit per device, and the best plan for them (None: nothing fits)."""
 
     batch: int
     limit_nbytes: float
     made: Compilation | None
     smallest_nbytes: float | None = None
-    """Where nothing fits: what the smallest plan needs at least."""
+    """If nothing fits: the peak memory of the smallest plan that was found."""
 
 
 def landscape(
@@ -35,9 +32,9 @@ def landscape(
     settings: Settings,
     memories: Sequence[float],
 ) -> Iterator[Point]:
-    """Points batch by batch, from the largest memory to the smallest.
+    """Yield the points batch by batch, from the largest memory limit to the smallest.
 
-    A plan that fits a smaller limit as well is the best there too: it is not made again.
+    A plan that also fits a smaller limit is the best one there too, so it is not made again.
     """
     for batch, graph in graphs:
         kept = saved(graph, hardware.device.kind)

@@ -1,4 +1,4 @@
-"""The largest batch that a mesh can train: doubled until it does not fit, then found by halves."""
+"""Finds the largest batch that a mesh can train: doubles it until it does not fit, then bisects."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from autopar.sharding.landscape import Point
 
 MOST = 2**20
-"""Samples: no larger batch is tried."""
+"""The largest batch that is tried, in samples."""
 NEAR = 8
-"""The answer is this part of it away from a batch that does not fit, at most."""
+"""Bisection ends when a batch that does not fit is larger than the answer by 1 / `NEAR` at most."""
 
 
 def largest(at: Callable[[int], Point], first: int) -> Iterator[Point]:
-    """Batches as they are tried; the largest one with a plan is the answer.
+    """Yield the batches as they are tried; the largest one with a plan is the answer.
 
-    `first` is tried first.  Where it fits it divides all others: the devices among which a batch is
-    split, say.  No batch is tried twice.
+    `first` is tried first, such as the number of devices that a batch is split over.  If it fits, all
+    other batches are multiples of it.  No batch is tried twice.
     """
     fits, unit = 0, first
     batch = first

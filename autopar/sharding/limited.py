@@ -1,11 +1,11 @@
-"""The best plan within a limit on memory.
+"""Finds the best plan within a memory limit.
 
-The solver counts what rests and what is kept.  What is alive besides, at the highest point of a step,
-is known of a finished plan only, but for the least of it.  So the solver is given a budget, and the
-budget is sought: the largest whose plan fits.  Where that leaves much to be gained,
-operators that need much besides are forbidden, step by step: then their part of the limit is free.
-(A tensor that is kept in two forms is counted once by the solver, and twice by a plan: so even then a
-budget may have to shrink.)
+The solver counts memory at rest and what the backward keeps.  The working set, which is alive at a
+step's peak in addition, is known only of a finished plan, apart from a lower bound.  So the solver gets
+a budget of bytes, and the search looks for the largest budget whose plan fits.  If a large gap to the
+lower bound is left, operators with a large working set are forbidden, step by step, which frees their
+part of the limit.  (The solver counts a tensor that is kept in two shardings once, and a plan counts it
+twice, so even then a budget may have to shrink.)
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from autopar.solver.problem import Assignment
 
 BISECTIONS = 4
 FAR = 2e-2
-"""A gap that is worth solving other problems."""
+"""The gap beyond which problems with forbidden operators are worth solving."""
 LEVELS = 6
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a search found, for one with fewer microbatches in flight.
+    """The result of a search, as a start for one with fewer microbatches in flight.
 
-    `calm`: the bytes beside which more was forbidden to advantage; None: that was not tried.
+    `calm`: the limits on the working set, in bytes, that improved the plan; None: none was tried.
     """
 
     answer: Assignment
@@ -43,12 +43,12 @@ class WarmStart:
 def within(
     posed: ShardingProblem, simpler: ShardingProblem, limit: float, known: WarmStart | None = None
 ) -> tuple[Plan, WarmStart]:
-    """The best plan of `posed` that was found to fit, with the bound of all that might, and its answer.
+    """Return the best plan of `posed` that fits, with a lower bound on all that may, and its answer.
 
-    `simpler` poses the same without recomputation; its answers are tried where that helps.  `known`
-    is of more microbatches in flight: where its answer is good enough nothing else is looked for, and
-    what was forbidden in vain there is allowed here.
-    Raises `OverLimitError` with the smallest memory that was found to be enough.
+    `simpler` is the same problem without recomputation; its answers are tried where that helps.
+    `known` is the result for more microbatches in flight: if its answer is good enough there is no
+    search, and limits on the working set that did not help there are not tried here.
+    Raises `OverLimitError` with the smallest peak memory of all plans that were tried.
     """
     search = _Search(posed, limit, calm=None if known is None else known.calm)
     either = (posed,) if simpler is posed else (posed, simpler)
@@ -68,7 +68,7 @@ def within(
 
 
 def over(smallest: float, limit: float) -> OverLimitError:
-    """No plan fits; the least that would do is part of what is said."""
+    """Return the error that no plan fits; it names the smallest memory that would suffice."""
     return OverLimitError(
         f"No plan was found that fits {readable(limit)} per device: the smallest needs "
         f"{readable(smallest, up=True)}. Use more devices, a smaller batch, or a higher limit.",
@@ -84,31 +84,34 @@ class _Search:
     answer: Assignment | None = None
     smallest: float = float("inf")
     calm: tuple[float, ...] | None = None
-    """The only levels worth a trial, where that is known."""
+    """The only limits on the working set that are worth a trial, if that is known."""
     _bound: Assignment | None = field(default=None, init=False)
     _helpful: list[float] | None = field(default=None, init=False)
     _answers: dict[object, Assignment] = field(default_factory=dict, init=False)
     _counted: float | None = field(init=False)
-    """The bytes, as the solver counts them, of which the bound speaks."""
+    """The limit on the bytes that the solver counts for which the bound holds; None: no limit."""
 
     def __post_init__(self) -> None:
         self._counted = self.limit - self.posed.priced.least_working
 
     @property
     def found(self) -> tuple[Plan, WarmStart]:
-        """The best plan, and what another search can use."""
+        """The best plan, and what another search can start from."""
         assert self.best is not None and self.answer is not None
         calm = self.calm if self._helpful is None else tuple(dict.fromkeys(self._helpful))
         return self.best, WarmStart(self.answer, calm)
 
     def is_ended_by(self, known: Assignment) -> bool:
-        """Whether no search is worth while beside what fits already: it is good, or what was proved of
-        it then says nearly the same of this."""
+        """Return whether the known answer fits and makes a search unnecessary.
+
+        It does if its plan is near this problem's lower bound, or if that bound is hardly below the one
+        that was proved for the known answer.
+        """
         try:
             self._try(self.posed, self._solved(self.posed, self._counted))
             self._try(self.posed, known)
         except OverLimitError:
-            # As the solver counts, nothing fits: whatever helps is worth a trial.
+            # Nothing fits as the solver counts, so every limit on the working set is worth a trial.
             self.calm = None
         if self.best is None or self._bound is None:
             return False
@@ -116,26 +119,26 @@ class _Search:
 
     @property
     def is_near(self) -> bool:
-        """Whether what was found is so good that another search is not worth while."""
+        """Whether the best plan is so near the bound that another search is not worthwhile."""
         return self.is_within(self.posed.settings.care.wide)
 
     def is_within(self, gap: float) -> bool:
-        """Whether what was found is, relative to the bound, as good as that."""
+        """Return whether the best plan is within this gap of the bound, relative to the bound."""
         if self.best is None or self._bound is None:
             return False
         return self.best.objective_s <= (1.0 + gap) * self._bound.bound_s
 
     def _is_as_fast_as(self, seconds: float) -> bool:
-        """Whether what was found takes hardly longer."""
+        """Return whether the best plan takes hardly longer than so many seconds."""
         assert self.best is not None
         return self.best.objective_s <= (1.0 + self.posed.settings.care.wide) * seconds
 
     def _solved(
         self, posed: ShardingProblem, nbytes: float | None, branches: bool | None = None
     ) -> Assignment:
-        """The solver's answer, which may be asked for twice.
+        """Return the solver's answer, from a cache if it was computed before.
 
-        It branches where its bound is the one of all plans; elsewhere answers alone count.
+        By default it branches only if its bound is that of all plans; else only the answer matters.
         """
         branches = nbytes == self._counted if branches is None else branches
         key = id(posed), nbytes, branches
@@ -144,8 +147,10 @@ class _Search:
         return self._answers[key]
 
     def descend(self, posed: ShardingProblem) -> None:
-        """Less and less, in growing steps, until a plan fits; then between too much and enough, while
-        what does not fit is much faster."""
+        """Reduce the budget in growing steps until a plan fits, then bisect.
+
+        Bisection ends early if the plan is hardly slower than the answer that does not fit.
+        """
         too_much = budget = self.limit - posed.priced.least_working
         step, beyond_s = 1.0, 0.0
         try:
@@ -168,7 +173,7 @@ class _Search:
         self._try(posed, self._solved(posed, budget, branches=True))
 
     def forbid_memory_hungry_ops(self, posed: ShardingProblem) -> None:
-        """Forbid what needs much besides, from much to little, and give the solver all the rest."""
+        """Limit the working set, the strictest limit first, and give the solver the remaining bytes."""
         self._helpful = self._helpful or []
         for most in self._levels(posed):
             before, budget = self.best, self.limit - most
@@ -182,11 +187,11 @@ class _Search:
                 self._helpful.append(most)
 
     def _is_hopeful(self, answer: Assignment) -> bool:
-        """Whether something as small as that, or smaller, may be faster than what fits already."""
+        """Return whether an answer within these bytes may be faster than the best plan that fits."""
         return self.best is None or answer.bound_s < self.best.objective_s
 
     def _levels(self, posed: ShardingProblem) -> Sequence[float]:
-        """From the least that some operator needs beside what is kept to nearly the limit."""
+        """Return limits on the working set, from the least that a plan needs to nearly all memory."""
         if self.calm is not None:
             return [most for most in self.calm if posed.priced.least_working <= most < self.limit]
         unique = {id(nbytes): nbytes for nbytes in posed.priced.working.values()}.values()
@@ -196,15 +201,18 @@ class _Search:
         return [float(most) for most in levels[places]]
 
     def try_hulls(self, posed: Sequence[ShardingProblem]) -> None:
-        """Whatever it costs.  The solver may count more bytes than a plan needs, so its count is no
-        limit here, and the bound is that of all plans."""
+        """Try the corners of the convex hulls, however slow they are.
+
+        The solver may count more bytes than a plan needs, so its count is no limit here, and the bound
+        is that of all plans without a limit.
+        """
         self._bound, self._counted = self.posed.solve(), None
         for each in posed:
             for answer in hull(each.priced.problem):
                 self._try(each, answer)
 
     def _try(self, posed: ShardingProblem, answer: Assignment) -> float:
-        """Bytes by which the plan exceeds the limit; the best that does not is kept."""
+        """Return by how many bytes the plan exceeds the limit; keep the best one that does not."""
         mine = self._here(posed, answer)
         if self._bound is None:
             self._bound = mine
@@ -218,7 +226,7 @@ class _Search:
         return nbytes - self.limit
 
     def _here(self, posed: ShardingProblem, answer: Assignment) -> Assignment:
-        """An answer of a simpler problem as one of this: nothing is recomputed."""
+        """Return an answer of the simpler problem as one of this problem: no block is recomputed."""
         if posed.priced.names == self.posed.priced.names:
             return answer
         decisions = posed.priced.decisions(answer)

@@ -1,4 +1,4 @@
-"""Constraints narrow the candidates before anything is priced."""
+"""Restricts candidates to those that the constraints allow, before anything is priced."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from autopar.rules.worth import worth_splitting
 
 T = TypeVar("T")
 Form = tuple[Sharding, S | None]
-"""A tensor's form, and the split of it that is one by samples."""
+"""A tensor's sharding, and the split that would be one of the batch; None if it has no batch dim."""
 Forms = Callable[[T], Iterable[Form]]
 NEAR = 2
-"""Names of each sort that are shown where none matches."""
+"""Number of similar names of each sort that are suggested if no name matches."""
 
 
 def narrow(
@@ -32,9 +32,10 @@ def narrow(
     constraints: tuple[Constraint, ...],
     batch: BatchDims,
 ) -> tuple[dict[str, tuple[OpSharding, ...]], dict[str, tuple[Storage, ...]]]:
-    """Keep the candidates that the constraints allow; refuse a constraint that speaks of nothing.
+    """Return the candidates that the constraints allow.
 
-    `batch`: of every operator, where a constraint asks for it.
+    Raises `ConstraintError` for a constraint that applies to nothing or cannot be met.  `batch` has the
+    batch splits of every operator, if a constraint refers to the batch.
     """
     _refuse_unmatched(graph, constraints)
     active = _active(graph)
@@ -75,7 +76,7 @@ def narrow(
 
 
 def speaks(constraint: Constraint, graph: Graph) -> bool:
-    """Whether the constraint matches anything in the graph, or need not."""
+    """Return whether the constraint matches anything in the graph, or need not."""
     if constraint.optional or constraint.pattern == "*":
         return True
     return any(constraint.matches(name) for names in _nameable(constraint, graph) for name in names)
@@ -106,9 +107,9 @@ def _refuse_clash(
     forms: Forms[T],
     places: tuple[str, ...] = (),
 ) -> NoReturn:
-    """Say which two constraints clash on `name`, if two do; `options` are all its candidates.
+    """Raise an error that names the two constraints that clash on `name`, if there are two.
 
-    `places` are what the constraint speaks of there.
+    `options` are all candidates of `name`.  `places` names the tensors there that the constraint is on.
     """
     alone = _filter(options, constraint, mesh, forms, name)
     if not alone:
@@ -132,7 +133,7 @@ def _refuse_clash(
 
 
 def _at_once(places: tuple[str, ...]) -> str:
-    """That a pattern means several forms of one operator, where it does."""
+    """Return a note that a pattern means several tensors of one operator; "" if it means one."""
     if len(places) < 2:
         return ""
     return (
@@ -142,7 +143,7 @@ def _at_once(places: tuple[str, ...]) -> str:
 
 
 def _places(node: Node, indices: tuple[int, ...], graph: Graph) -> tuple[str, ...]:
-    """An operator's operands and outputs in words, each once."""
+    """Return an operator's operands and outputs in words, without repetitions."""
     reads = [
         f"what it reads of {leaf.target if leaf.op == 'parameter' else leaf.path}"
         for leaf in map(graph.producer.__getitem__, node.operands)
@@ -152,7 +153,7 @@ def _places(node: Node, indices: tuple[int, ...], graph: Graph) -> tuple[str, ..
 
 
 def _refuse_dims_of_nobody(constraint: Constraint, graph: Graph, active: frozenset[str]) -> None:
-    """What is forbidden may be a dim that some of the names lack, but not all of them."""
+    """Raise `ConstraintError` if no matching tensor has the forbidden dim; some may lack it."""
     if constraint.kind != "forbid":
         return
     spoken: list[tuple[str, Tensor]] = []
@@ -170,13 +171,13 @@ def _refuse_dims_of_nobody(constraint: Constraint, graph: Graph, active: frozens
 
 
 def _refuse_dims(constraint: Constraint, name: str, tensors: Iterable[Tensor]) -> None:
-    """What is asked for must be a dim of some tensor behind the name."""
+    """Raise `ConstraintError` if none of the tensors has the dim that is pinned or preferred."""
     if constraint.kind != "forbid":
         _refuse_missing(constraint, name, max(tensors, key=lambda tensor: len(tensor.shape)))
 
 
 def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
-    """Refuse what this tensor has not, unless an alternative asks for something else."""
+    """Raise `ConstraintError` if all types of the constraint split dims that this tensor lacks."""
     tokens = {token for alternative in constraint.allowed for token in alternative}
     types = [None if token in ("S", BATCH) else parse_type(token) for token in sorted(tokens)]
     dims = [kind.dim for kind in types if isinstance(kind, S)]
@@ -188,7 +189,7 @@ def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
 
 
 def _refuse_without_batch(constraint: Constraint, name: str, dims: Iterable[S | None]) -> None:
-    """Samples can only be split where there are any."""
+    """Raise `ConstraintError` if a split of the batch is pinned on tensors without a batch dim."""
     tokens = {token for alternative in constraint.allowed for token in alternative}
     if constraint.kind == "pin" and tokens == {BATCH} and all(dim is None for dim in dims):
         raise ConstraintError(
@@ -198,7 +199,10 @@ def _refuse_without_batch(constraint: Constraint, name: str, dims: Iterable[S | 
 
 
 def _is_about_parameters(constraint: Constraint) -> bool:
-    """A parameter's bare name means its leaf; ``*`` for tensors means activations only."""
+    """Return whether the constraint is on parameters at rest or as leaves.
+
+    A parameter's bare name means its leaf; ``*`` for tensors means activations only.
+    """
     return constraint.subject in ("stored", "leaf") or (
         constraint.subject == "tensor" and constraint.pattern != "*"
     )
@@ -215,7 +219,7 @@ def _operands(indices: tuple[int, ...], dims: tuple[S | None, ...]) -> Forms[OpS
 
 
 def _active(graph: Graph) -> frozenset[str]:
-    """The tensors that a constraint on activations means: not those that are whole in any plan."""
+    """Return the tensors that constraints on activations apply to: not those that no plan splits."""
     busy = worth_splitting(graph)
     return frozenset(
         tensor.name
@@ -228,7 +232,7 @@ def _active(graph: Graph) -> frozenset[str]:
 def _spoken_of(
     constraint: Constraint, node: Node, graph: Graph, active: frozenset[str]
 ) -> tuple[int, ...]:
-    """Positions among the node's operands and outputs that a constraint is about."""
+    """Return the positions among the node's operands and outputs that a constraint applies to."""
     if constraint.subject in ("stored", "leaf"):
         return ()
     if constraint.subject == "used":
@@ -269,7 +273,7 @@ def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None
 
 
 def _nameable(constraint: Constraint, graph: Graph) -> tuple[list[str], list[str]]:
-    """What a constraint may name: parameters, and operators where it is about tensors."""
+    """Return the names that a constraint may match: parameters, and operators if it is on tensors."""
     operators = [node.path for node in graph.nodes if not node.is_leaf]
     parameters = [node.target for node in graph.leaves("parameter")]
     return parameters, operators if constraint.subject == "tensor" else []

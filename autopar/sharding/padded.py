@@ -1,7 +1,7 @@
-"""Is an awkward size worth padding?  Complete plans are compared, with it and without.
+"""Decides which sizes to pad by comparing complete plans with and without the padding.
 
-Padding costs what it costs in the padded graph: its operations, bytes and memory are priced like any
-others.  Every size has one decision for the whole model (all layers' heads, say).
+The cost of padding is that of the padded graph: its operations, bytes and memory are priced like any
+others.  Each size has one decision for the whole model, for instance for the heads of all layers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from autopar.sharding.padding import Proposal, padded, proposals
 from autopar.sharding.sharding_problem import Compilation, Settings
 
 WORTH = 0.99
-"""Padding has to save one per cent of the step: within a prediction's error the simpler plan wins."""
+"""Padding must save one per cent of the step: within a prediction's error the simpler plan wins."""
 Kept = Mapping[str, Saved]
 Choice = tuple[Padding, ...]
-"""The leaves to be padded for one proposal; none where it is declined."""
+"""The parameters and inputs to pad for one proposal; empty if it is declined."""
 Refusal = InfeasibleError | ConstraintError | PaddingError
 Compile = Callable[[Graph, Kept | None], Compilation]
 
@@ -29,9 +29,10 @@ Compile = Callable[[Graph, Kept | None], Compilation]
 def best_padded(
     graph: Graph, mesh: Mesh, settings: Settings, saved: Kept, compiled: Compile
 ) -> Compilation:
-    """The best of the plans with and without padding; `compiled` makes one of a graph.
+    """Return the best of the plans with and without padding; `compiled` makes the plan of a graph.
 
-    It is given what operators keep where that is known."""
+    Its second argument is what operators save, or None if that is not known.
+    """
     fixed = _fixed(graph, settings)
     inputs = settings.pads_batch and settings.batch is None
     found = proposals(padded(graph, fixed), mesh, inputs=inputs)
@@ -45,13 +46,13 @@ def best_padded(
 
 
 def _fixed(graph: Graph, settings: Settings) -> Choice:
-    """What an earlier plan has padded, as far as this graph has it."""
+    """Return the padding of an earlier plan for the parameters that this graph has."""
     leaves = {node.target for node in graph.leaves("parameter")}
     return tuple(p for p in settings.padding or () if p.leaf in leaves)
 
 
 def _search(found: tuple[Proposal, ...], trials: _Trials) -> None:
-    """All sizes padded, as little as that plan's cuts need; then each size the other way."""
+    """Pad all sizes, then only as much as that plan's splits need, then flip each size's decision."""
     made = trials.plan(tuple(proposal.choices[0] for proposal in found))
     chosen = tuple(_needed(proposal, made) for proposal in found)
     trials.plan(chosen)
@@ -61,7 +62,7 @@ def _search(found: tuple[Proposal, ...], trials: _Trials) -> None:
 
 
 def _needed(proposal: Proposal, made: Compilation | None) -> Choice:
-    """The least padding that a plan's cuts need; nothing where it cuts no padded dim."""
+    """Return the least padding that the plan's splits need; empty if it splits no padded dim."""
     if made is None:
         return proposal.choices[0]
     ranks = max(_cuts(proposal, made), default=1)
@@ -70,7 +71,7 @@ def _needed(proposal: Proposal, made: Compilation | None) -> Choice:
 
 
 def _cuts(proposal: Proposal, made: Compilation) -> Iterator[int]:
-    """Into how many parts the plan splits the proposal's dims, wherever it does."""
+    """Yield the number of parts into which the plan splits the proposal's dims, in each sharding."""
     plan, graph = made.plan, made.graph
     forms = [
         (tensor, form)
@@ -87,7 +88,7 @@ def _cuts(proposal: Proposal, made: Compilation) -> Iterator[int]:
 
 
 class _Trials:
-    """Plans that were made, by what they pad, and which of them is best."""
+    """The plans that were made, by their padding, and the best of them."""
 
     def __init__(self, graph: Graph, saved: Kept, fixed: Choice, compiled: Compile) -> None:
         self._graph, self._saved, self._fixed, self._compiled = graph, saved, fixed, compiled
@@ -95,7 +96,10 @@ class _Trials:
         self.best: tuple[Choice, ...] = ()
 
     def plan(self, choices: tuple[Choice, ...]) -> Compilation | None:
-        """Plan with one choice per proposal, and keep it if it is the best by enough."""
+        """Return the plan with one choice per proposal; it becomes the best if it is enough faster.
+
+        A plan with less padding becomes the best even if it is slightly slower.
+        """
         if choices not in self._made:
             self._made[choices] = self._try([one for choice in choices for one in choice])
             if not self.best:
@@ -119,7 +123,7 @@ class _Trials:
         return made.plan.objective_s if isinstance(made, Compilation) else math.inf
 
     def chosen(self) -> Compilation:
-        """The best plan, with what it was compared with."""
+        """Return the best plan with a record of the alternatives; raise its error if it has none."""
         made = self._made[self.best]
         if not isinstance(made, Compilation):
             raise self._telling(made)
@@ -128,7 +132,11 @@ class _Trials:
         return replace(made, plan=replace(made.plan, padded=record))
 
     def _telling(self, plain: Refusal) -> Refusal:
-        """Where only a padded size has the types that are asked for, what clashes there tells more."""
+        """Return the error to raise if no plan was made.
+
+        If the unpadded graph lacks the types that a constraint requires, a clash of constraints on a
+        padded graph is more informative.
+        """
         if not isinstance(plain, ConstraintError):
             return plain
         return next((each for each in self._made.values() if isinstance(each, ClashError)), plain)
@@ -139,11 +147,11 @@ def _stated(made: Compilation | Refusal) -> float | None:
 
 
 def _wasted(choices: Iterable[Choice]) -> float:
-    """How much is padded, as a measure of which of two plans is simpler."""
+    """Return how much is padded; the plan with less is the simpler one."""
     return sum(choice[0].wasted for choice in choices if choice)
 
 
 def _words(choices: Iterable[Choice]) -> str:
-    """``6 -> 8, 257 -> 260``."""
+    """Return a text such as ``6 -> 8, 257 -> 260``."""
     sizes = (choice[0].pad for choice in choices if choice)
     return ", ".join(f"{pad.size} -> {pad.to}" for pad in sizes) or "nothing"

@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def asked(self) -> PlanRequest:
-        """What a plan records of this, so that its problem can be posed again."""
+        """The part of the request in these settings that a plan records, to pose its problem again."""
         return PlanRequest(
             memory_limit=self.memory_limit,
             constraints=tuple(c for c in self.constraints if not c.optional),
@@ -108,12 +108,15 @@ class ShardingProblem:
 
     @property
     def nothing_again(self) -> Mapping[str, Recompute]:
-        """No block is recomputed: as decisions of this problem."""
+        """The decisions of this problem under which no block is recomputed."""
         asks = self.priced.candidates.recompute != ("none",)
         return {block.path: "none" for block in blocks(self.graph)} if asks else {}
 
     def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
-        """The best answer within so many bytes, as the solver counts them: `PreparedProblem.solve`."""
+        """Return the best answer within so many bytes as the solver counts them.
+
+        See `PreparedProblem.solve`.
+        """
         limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
         return self.ready.solve(limit, branches, self.settings.care)
 
@@ -127,7 +130,7 @@ class ShardingProblem:
         return self.asking(replace(self.settings, in_flight=in_flight))
 
     def recomputing(self, modes: tuple[Recompute, ...]) -> ShardingProblem:
-        """The same graph, where each block may do any of these in the backward."""
+        """Return the problem of the same graph in which every block may use any of these modes."""
         candidates = replace(self.priced.candidates, recompute=modes)
         priced = build(
             self.graph, candidates, self.prices, self.routes, saved=self.saved, once=self.once
@@ -135,23 +138,26 @@ class ShardingProblem:
         return replace(self, priced=priced)
 
     def asking(self, settings: Settings) -> ShardingProblem:
-        """The same problem under settings that differ in limits only; what is prepared serves both."""
+        """Return the same problem under settings that differ only in limits; `ready` is shared."""
         made = replace(self, settings=settings)
         vars(made)["ready"] = self.ready
         return made
 
     def compilation(self, answer: Assignment) -> Compilation:
-        """What an answer means: the plan and its source."""
+        """Return the plan of an answer, with its source."""
         return self.emitted(self.plan(answer))
 
     def emitted(self, plan: Plan) -> Compilation:
-        """A plan with its source."""
+        """Return a plan with its source."""
         return Compilation(
             self.graph, self.priced, plan, emit(plan, self.graph, rules.localize, self.saved)
         )
 
     def plan(self, answer: Assignment, limit: float | None = None) -> Plan:
-        """What an answer within a limit on bytes decides, costs and proves."""
+        """Return the plan of an answer, with its objective and bound.
+
+        `limit`: the limit in bytes, as the solver counts them, within which the bound holds.
+        """
         decisions = self.priced.decisions(answer)
         objective_s = self.answer(decisions).seconds
         return replace(
@@ -166,7 +172,7 @@ class ShardingProblem:
 
     @property
     def asked(self) -> PlanRequest:
-        """What the plan records: with it the problem can be posed again."""
+        """The whole request that a plan records, to pose its problem again."""
         graph = self.graph
         outputs = tuple(path for path, _ in graph.outputs) if graph.loss is not None else ()
         return replace(
@@ -188,7 +194,10 @@ class ShardingProblem:
         )
 
     def answer(self, decisions: Decisions) -> Assignment:
-        """The fastest assignment that has these decisions: what is left are forms of shared tensors."""
+        """Return the fastest assignment with these decisions.
+
+        They leave open the shardings in which tensors are shared by several readers.
+        """
         return completed(self.priced.problem, self.priced.states(decisions))
 
 
@@ -245,25 +254,25 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
 
 
 def _shared(options: Mapping[str, T]) -> dict[str, T]:
-    """Equal candidates as one object: what is priced for one layer serves the next."""
+    """Return equal candidates as one object, so that the prices of one layer serve the next."""
     known: dict[T, T] = {}
     first = {id(option): known.setdefault(option, option) for option in _unique(options.values())}
     return {name: first[id(option)] for name, option in options.items()}
 
 
 def _unique(values: Iterable[T]) -> Iterable[T]:
-    """Without repetitions of the same object, which need no hashing."""
+    """Return the values without repetitions of the same object, which takes no hashing of values."""
     return {id(value): value for value in values}.values()
 
 
 def batch_inputs(graph: Graph) -> tuple[Node, ...]:
-    """The inputs whose first dim is the batch: as long as that of the first input."""
+    """Return the inputs whose first dim is the batch: those as long as the first input."""
     inputs = [node for node in graph.leaves("input") if node.outputs[0].shape]
     return tuple(n for n in inputs if n.outputs[0].shape[0] == inputs[0].outputs[0].shape[0])
 
 
 def where_batch_is(graph: Graph) -> BatchDims:
-    """In every operator.  What other stages send has it as dim 0."""
+    """Return the batch splits of every operator; tensors received from other stages have it as dim 0."""
     leaves = (*batch_inputs(graph), *graph.leaves("received"))
     return rules.batch_dims(graph, {node.outputs[0].name: S(0) for node in leaves})
 

@@ -1,4 +1,4 @@
-"""What may be chosen and what was: candidates, decisions, and how a problem's states mean them."""
+"""Candidates and decisions, and their correspondence to the states of the solver's problem."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from autopar.solver.problem import Array, Assignment, Problem
 
 @dataclass(frozen=True)
 class Candidates:
-    """What may be chosen: shardings per operator, storages per parameter (both by node name)."""
+    """The search space: shardings per operator and storages per parameter, both by node name."""
 
     operators: Mapping[str, tuple[OpSharding, ...]]
     parameters: Mapping[str, tuple[Storage, ...]]
     recompute: tuple[Recompute, ...] = ("none",)
-    """What every block may do."""
+    """The recomputation modes that every block may use."""
 
     def count(self) -> tuple[int, int]:
-        """How many there are, of all operators and parameters, and of the one that has the most."""
+        """Return the number of candidates in total, and the most of one operator or parameter."""
         chosen = {**self.operators, **self.parameters}
         sizes = [len(options) for options in chosen.values()]
         return sum(sizes), max(sizes, default=0)
@@ -31,7 +31,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Decisions:
-    """One sharding per operator, one storage per parameter, and what recomputed blocks do."""
+    """One sharding per operator, one storage per parameter, and one mode per block with a choice."""
 
     operators: Mapping[str, OpSharding]
     parameters: Mapping[str, Storage]
@@ -40,23 +40,24 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Priced:
-    """The problem, and what the states of its first variables mean."""
+    """The problem, and the meaning of the states of its first variables."""
 
     problem: Problem
     names: tuple[str, ...]
     candidates: Candidates
     working: Mapping[str, Array]
-    """By operator: bytes, on one rank, that are alive while it runs beside what the problem counts.
-    Operators that need none beside what later ones have let go by then are left out."""
+    """By operator: bytes on one rank that its backward needs in addition to those that the problem
+    counts, for each candidate.  Operators whose need is covered by what later ones have freed are left
+    out."""
 
     @property
     def least_working(self) -> float:
-        """What is alive besides under any plan."""
+        """The least working set of any plan, in bytes."""
         unique = {id(nbytes): nbytes for nbytes in self.working.values()}.values()
         return max((float(nbytes.min()) for nbytes in unique), default=0.0)
 
     def calm(self, most: float) -> Priced:
-        """Without the candidates of operators that need more besides."""
+        """Return the problem without candidates whose working set is larger than `most` bytes."""
         variables = list(self.problem.variables)
         for index, name in enumerate(self.names):
             nbytes = self.working.get(name)
@@ -66,7 +67,7 @@ class Priced:
         return replace(self, problem=Problem(tuple(variables), self.problem.factors))
 
     def only(self, states: Mapping[str, Collection[int]]) -> Priced:
-        """With nothing but these states of the variables that are named."""
+        """Return the problem with only these states of the named variables."""
         variables = list(self.problem.variables)
         for name, kept in states.items():
             index = self.names.index(name)
@@ -76,7 +77,7 @@ class Priced:
         return replace(self, problem=Problem(tuple(variables), self.problem.factors))
 
     def decisions(self, assignment: Assignment) -> Decisions:
-        """Read an assignment back."""
+        """Return the decisions of an assignment."""
         operators: dict[str, OpSharding] = {}
         parameters: dict[str, Storage] = {}
         recompute: dict[str, Recompute] = {}
@@ -90,7 +91,7 @@ class Priced:
         return Decisions(operators, parameters, recompute)
 
     def states(self, decisions: Decisions) -> tuple[int, ...]:
-        """The states of the first variables that mean these decisions."""
+        """Return the states of the first variables for these decisions."""
         every = self.candidates
         return tuple(
             every.parameters[name].index(decisions.parameters[name])

@@ -1,4 +1,4 @@
-"""What every state of an operator, a parameter or a recomputed block costs: arrays over the states."""
+"""Computes the costs of all states of operators, parameters and recomputed blocks, as arrays."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from autopar.sharding.space import Candidates
 from autopar.solver.problem import Array
 
 Costs = tuple[Array, Array, Array]
-"""Seconds, bytes, uncovered seconds."""
+"""Seconds, bytes and uncovered seconds."""
 
 
 class StateCosts:
-    """Costs of the candidates of one graph; equal nodes share theirs."""
+    """The costs of one graph's candidates; equal nodes share their arrays."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class StateCosts:
         self._beside = covering(graph, self._travelling.shares)
 
     def of_storages(self, node: Node) -> Costs:
-        """A parameter's ways to rest: per step, and for as long as training runs."""
+        """Return the costs of a parameter's storages: seconds per microbatch, bytes at all times."""
         tensor = node.outputs[0]
         options = self.candidates.parameters[node.name]
         is_reached = tensor.name in self.graph.reached
 
         def priced() -> Costs:
-            # Whether gathers are repeated counts where the weight is used.
+            # Repeated gathers are priced where the weight is used, so `regather` changes nothing here.
             known = {replace(o, regather=False): None for o in options}
             seconds = {
                 o: storage_seconds(tensor, o, self.routes, self.prices, self._travelling)
@@ -75,7 +75,11 @@ class StateCosts:
         return self._once(priced, "storages", options, also=(looks(tensor), is_reached))
 
     def of_operator(self, node: Node, kept: tuple[int, ...]) -> Costs:
-        """Forward and backward, and the bytes of the operands and outputs at the places `kept`."""
+        """Return the costs of forward and backward.
+
+        The bytes are those of the operands and outputs at the positions `kept`, and of anything else
+        that the operator saves.
+        """
         options = self.candidates.operators[node.name]
         operands = tuple(self.graph.tensors[name] for name in node.operands)
         tensors = (*operands, *node.outputs)
@@ -92,7 +96,7 @@ class StateCosts:
             seconds = np.array([each.total_s for each in spent])
             return seconds, np.array(nbytes, dtype=float), -covers
 
-        # Equal nodes have one rule: the same operator and arguments on tensors that look alike.
+        # Equal nodes, with the same operator and arguments on similar tensors, share one rule object.
         return self._once(
             priced,
             "operator",
@@ -107,9 +111,9 @@ class StateCosts:
         )
 
     def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
-        """Of each candidate and mode of its block: the forward's seconds again, and what is kept.
+        """Return, for each candidate and mode, the seconds of another forward, and the bytes kept.
 
-        `nbytes` is what the candidates keep where nothing is recomputed.
+        `nbytes` are the bytes that the candidates keep without recomputation.
         """
         options = self.candidates.operators[node.name]
         modes = self.candidates.recompute
@@ -135,11 +139,11 @@ class StateCosts:
         return self._once(priced, "recompute", options, rule, nbytes, also=also)
 
     def _covering(self, node: Node) -> float:
-        """Of the seconds in which it goes back, the share that may hide reductions of gradients."""
+        """Return the share of an operator's backward that can hide gradient reductions."""
         return self.prices.covering_share * self._beside[node.name]
 
     def working(self, node: Node) -> Array:
-        """Bytes that are alive while the operator goes back, beside what is kept."""
+        """Return the bytes that are alive in the operator's backward in addition to those kept."""
         options, mesh = self.candidates.operators[node.name], self.prices.mesh
         saved, full = self._saved(node), self._full
         within = saved.backward_nbytes
@@ -159,7 +163,7 @@ class StateCosts:
         return self._once(alive, "working", options, rule_of(node, self.graph), also=also)
 
     def _cached_nbytes(self, node: Node, option: OpSharding) -> int:
-        """What selective recomputation keeps of an operator."""
+        """Return the bytes that selective recomputation keeps of an operator."""
         saved, mesh = self._saved(node), self.prices.mesh
         results = ((node.outputs[place], option.outputs[place]) for place in saved.cached)
         inside = saved.cached_nbytes // split(option, mesh)

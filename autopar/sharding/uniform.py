@@ -1,9 +1,9 @@
-"""Plans whose weights all travel alike, against one that sends more messages than its sum pays for.
+"""Compares the best plan with plans that communicate all weights in the same way.
 
-The sum that the solver minimises charges each weight its part of a gather or a bucket, by its bytes,
-whatever the other weights do.  Where they go different ways there are more messages than that, and
-the predicted step, which counts them, is longer than the sum.  Then the plans that people would write
-may be faster: with whole weights, or with weights that are gathered once a step.
+The sum that the solver minimises charges each weight its part, by bytes, of a gather or a bucket,
+independently of the other weights.  If these are communicated in different ways there are more messages
+than that, and the predicted step, which counts them, is longer than the sum.  Then the plans that people
+would write may be faster: replicated weights, or weights that are gathered once per step.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from autopar.plans.plan import Plan
 from autopar.sharding.sharding_problem import ShardingProblem
 
 LONGER = 1.005
-"""Times the sum: where the prediction is not longer than that, there are few messages more."""
+"""Ratio of predicted step to sum up to which there are few additional messages."""
 Way = Callable[[Storage], bool]
 
 
 def shortest(posed: ShardingProblem, best: Plan) -> Plan:
-    """The plan with the shortest predicted step: `best`, or one in whose step all weights travel alike.
+    """Return `best`, or a plan with all weights communicated in the same way if its step is shorter.
 
-    Its bound is that of all plans, so its own sum may lie above the least one.
+    The bound stays that of all plans, so the plan's own sum may lie above the least one.
     """
     if best.estimate.step_s <= LONGER * best.objective_s:
         return best
@@ -43,7 +43,7 @@ def _uniform(posed: ShardingProblem, best: Plan) -> Iterator[Plan]:
         if not all(states.values()):
             continue
         narrowed = replace(posed, priced=posed.priced.only(states))
-        # What operators are asked for may leave no room for this way.
+        # The constraints on operators may exclude this way.
         with suppress(InfeasibleError):
             plan = narrowed.plan(narrowed.solve())
             yield replace(plan, bound_s=best.bound_s, proof=best.proof, search=best.search)

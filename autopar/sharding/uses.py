@@ -1,4 +1,4 @@
-"""What it costs to use a weight: gathers at its readers, kept or repeated, one for several of them."""
+"""Prices the uses of a weight: gathers for its readers, kept or repeated, perhaps shared by several."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from autopar.solver.problem import Array
 
 Forms = tuple[Sharding, ...]
 Tables = tuple[Array, Array]
-"""Seconds and bytes."""
+"""Tables of seconds and of bytes."""
 
 
 class Uses:
-    """Tables over a weight's storages and the forms in which it is read."""
+    """Cost tables over a weight's storages and the shardings in which it is read."""
 
     def __init__(
         self, candidates: Candidates, prices: Prices, together: Mapping[str, float], once: Once
     ) -> None:
-        """`together`: how many weights of its size travel with each."""
+        """`together`: for each weight, how many weights of its size share its messages."""
         self._candidates, self._prices = candidates, prices
         self._together, self._once = together, once
 
     def leaves(self, parameter: Node) -> Forms:
-        """What forward and backward start from, by storage."""
+        """Return the leaf sharding of each storage, from which forward and backward start."""
         storages = self._candidates.parameters[parameter.name]
         return self._once(lambda: tuple(s.leaf for s in storages), "leaves", storages)
 
     def tables(self, node: Node, closure: Closure, forms: Forms, in_block: bool) -> Tables:
-        """Gathers of a weight at its use: kept they cost bytes, regathered they cost seconds.
+        """Return the costs of a weight's gathers at one use: bytes if kept, seconds if repeated.
 
-        In a block, for each of its modes: one that is recomputed gathers again whatever is chosen.
+        In a block there is one table per recomputation mode: a recomputed block always gathers again.
         """
         tensor = node.outputs[0]
         options = self._candidates.parameters[node.name]
@@ -72,7 +72,10 @@ class Uses:
     def beside(
         self, node: Node, closure: Closure, shared: Forms, read: Forms, in_block: bool
     ) -> Tables:
-        """The same of a reader, by the form that others share: one that reads that form pays nothing."""
+        """Return the same tables for one of several readers, for each sharding that they may share.
+
+        Reading the shared sharding costs nothing more.
+        """
         tables = self.tables(node, closure, read, in_block)
 
         def priced() -> Tables:

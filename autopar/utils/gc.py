@@ -1,4 +1,4 @@
-"""Pauses garbage collection for work whose objects nearly all survive, where it would find nothing."""
+"""Pauses cyclic garbage collection during work that creates hardly any garbage, such as imports."""
 
 from __future__ import annotations
 

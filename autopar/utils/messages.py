@@ -14,18 +14,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 PIPELINE = "pipeline"
-"""The argument that takes the stages alone."""
+"""Name of the argument that also accepts the stages alone."""
 FIELDS = {
     "schedule": "Pipeline", "microbatches": "Pipeline", "cuts": "Pipeline",
     "asynchronous": "Pipeline", "local": "Batches", "outputs": "Batches", "replan": "Batches",
     "database": "Planning", "allow_undivided": "Planning", "source": "Planning", "init": "Weights",
 }  # fmt: skip
-"""The option value of `autopar.request` that has the field, by the field's name."""
+"""Class in `autopar.request` that holds an option, by the option's name."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """The syntax of messages: the base class has that of Python calls."""
+    """The syntax of arguments in messages; this base class formats Python calls."""
 
     def named(self, name: str) -> str:
         """Format an argument without a value."""
@@ -43,7 +43,7 @@ class Wording:
         return repr(value)
 
     def of_python(self, text: str) -> str:
-        """Return a text that applies to Python callers only, or an empty one for others."""
+        """Return a text that applies only to Python callers; subclasses return an empty string."""
         return text
 
 

@@ -24,7 +24,7 @@ from autopar.errors import AutoparError, InputError
 
 SWITCH = "AUTOPAR_PROCESSES"
 MOST = 8
-"""Most processes by default: each has its own copy of the pages of its parent that it touches."""
+"""Default limit on processes: each copies the pages of its parent's memory that it writes to."""
 NUMBER = 4
 """Bytes per item number in the queue."""
 T = TypeVar("T")
@@ -34,7 +34,7 @@ Answer = tuple[Exception | None, Any]
 
 
 class Aside(Generic[R]):
-    """A call that runs in a forked process, or in this one on `result` if no fork is allowed."""
+    """A call that runs in a forked process; if no fork is allowed, `result` runs it in this one."""
 
     helping = 0
 
@@ -123,7 +123,7 @@ def _idle() -> int:
 
 
 def _asked() -> int:
-    """Return the total number of processes: of the environment, or one per core up to `MOST`."""
+    """Return the total number of processes: from the environment, or one per core up to `MOST`."""
     said = os.environ.get(SWITCH)
     if said is None:
         return min(MOST, len(os.sched_getaffinity(0)))
@@ -134,7 +134,7 @@ def _asked() -> int:
 
 @contextmanager
 def _numbers(count: int) -> Iterator[int]:
-    """Make a pipe that holds the numbers from 0 on, from which processes take items."""
+    """Create a pipe with the item numbers 0 to `count` - 1, from which processes take their items."""
     queue, end = os.pipe()
     os.write(end, b"".join(at.to_bytes(NUMBER) for at in range(count)))
     os.close(end)

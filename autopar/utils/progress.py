@@ -1,4 +1,4 @@
-"""Progress reporting for long work: a bar on a terminal, or nothing."""
+"""Interface for progress reports of long work."""
 
 from __future__ import annotations
 

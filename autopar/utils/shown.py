@@ -1,7 +1,7 @@
 """Base class of values that `print` and notebooks show as tables.
 
-Values must not import their renderer, which is in a higher layer.  It is registered by module name and
-imported when a value is printed.
+Values cannot import their renderer, because it belongs to a higher layer.  The renderer is registered by
+module name and imported when a value is first shown.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def hint(name: str, names: Iterable[str]) -> str:
 
 
 def closest(name: str, names: Iterable[str]) -> list[str]:
-    """Return the most similar names, by the name or its end; of equal layers only the first."""
+    """Return the names most similar as a whole or at the end; of numbered layers only the first."""
 
     def likeness(other: str) -> float:
         forms = other, _end(other, name)

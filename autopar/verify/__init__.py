@@ -7,7 +7,7 @@ The checks are made in four steps, each of which requires that the previous one 
     derived conversions match                    conversions
     numbers and lower bound match                estimate, shares, memory, objective, search, bound
 
-The lower bound is not taken on trust: the problem is posed and solved again.
+The lower bound is checked by posing and solving the problem again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Certifies a pipeline's plan: recomputes cuts, schedule, every stage's plan, memory and the step.
+"""Certifies a pipeline plan: recomputes cuts, schedule, every stage's plan, memory and the step.
 
-    graph, hardware    are those of the plan
+    graph, hardware    match the plan's
     cuts               are operators of the graph, in order
-    schedule           obeys `autopar/pipeline/schedules/check.py`, on these workers and edges
-    stage s: ...       the certificate of the stage's own plan, for the graph of the stage
-    in flight          microbatches and bytes per stage, as the schedule has them
-    workers' memory    of all stages that each holds, within the limit
-    prediction         the step simulated again with what the stages spend
+    schedule           passes `autopar/pipeline/schedules/check.py`, on these workers and edges
+    stage s: ...       the certificate of the stage's own plan, for the stage's graph
+    in flight          microbatches and bytes per stage follow from the schedule
+    workers' memory    the sum over each worker's stages is within the limit
+    prediction         the step, simulated again with the recomputed costs of the stages
 
-`bound_s` of a prediction refers to the planner's table, which is not recomputed; it is not checked.
+`bound_s` of a prediction is not checked: it refers to the planner's table, which is not recomputed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each statement runs on empty local tensors with the types that its operands have in the plan, in a fake
 process group.  The types that the checker derives by its own rules are compared with the plan's.  The
-checker cannot express strided shards, lacks our local implementations and a few operators, and knows
-fewer operators to be linear.  In these cases it gives no verdict (silent), which is counted, too.
+checker cannot express strided shards, lacks our local implementations and a few operators, and treats
+fewer operators as linear.  In these cases it gives no verdict (silent); such statements are counted.
 """
 
 from __future__ import annotations

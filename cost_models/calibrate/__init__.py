@@ -1,7 +1,8 @@
-"""Calibration: measure the machine at hand and fit a profile's figures to it.
+"""Calibration: measures the local machine and fits a hardware profile to it.
 
-`measure` times operators and collectives inside one process, `processes` runs it in several at
-once, `fit` draws lines through the times, `profile` makes a `Hardware` of the lines.
+`measure` times operators and collectives in each process, `processes` runs it in several processes at
+once, `fit` fits lines to the times, and `profile` builds a `Hardware` from them.  `cluster` calibrates
+a cluster under ``torchrun``.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ def calibrate(
     progress: Callable[[str], None] | None = None,
     runs: int = 1,
 ) -> Hardware:
-    """Measure this machine's cores and gloo among 1 and `ranks` local processes: a minute or more.
+    """Measure this machine's cores, and gloo among `ranks` local processes; takes a minute or more.
 
-    The machine should be idle otherwise; `progress` hears of it where it is not, and the median of
-    several `runs` then helps.
+    The machine should otherwise be idle; if it is not, `progress` receives a warning, and the median of
+    several `runs` is more robust.
 
-    Raises `CostModelError` where a process fails or takes longer than two minutes.
+    Raises `CostModelError` if `ranks` are invalid, or if a process fails or takes more than two minutes.
     """
     if not ranks or not all(isinstance(count, int) and count > 1 for count in ranks):
         raise CostModelError(f"ranks={ranks!r}: pass numbers of processes above one, as (2, 4).")

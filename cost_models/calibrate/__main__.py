@@ -1,4 +1,4 @@
-"""``python -m cost_models.calibrate -o profile.toml``."""
+"""Command line of the calibration: ``python -m cost_models.calibrate -o profile.toml``."""
 
 from __future__ import annotations
 

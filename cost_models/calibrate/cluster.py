@@ -1,7 +1,8 @@
-"""The cluster that ``torchrun`` made this process part of: its devices while all are busy, its links.
+"""Calibrates a cluster under ``torchrun``: its devices and links, with all ranks busy.
 
-Groups of one host measure the link inside it; ranks of the same place on every host measure the link
-between hosts, all of a host's at the same time, as training does; so does the whole cluster.
+The ranks of each host measure the link inside it.  The link between hosts is measured by groups of the
+ranks with equal local index, one from each host, all groups at the same time, as in training; and by
+the whole cluster.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from cost_models.machine import Hardware, Link
 
 LIMIT_S = 600.0
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""By where messages lie; what ranks tell each other of their times lies in the host's memory."""
+"""Backends by the device of messages; ranks exchange their times in host memory."""
 
 
 def is_launched() -> bool:
-    """Whether ``torchrun`` started this process."""
+    """Return whether ``torchrun`` started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal hosts, ranks numbered host by host."""
+    """A cluster of equal hosts, with ranks numbered host by host."""
 
     rank: int
     world: int
@@ -50,7 +51,11 @@ class Cluster:
 
     @classmethod
     def here(cls, group: int | None = None) -> Cluster:
-        """As ``torchrun`` says; with `group`, so many consecutive ranks count as one host."""
+        """Read the cluster from ``torchrun``'s environment.
+
+        With `group`, that many consecutive ranks count as one host.  Raises `CostModelError` for hosts
+        of different sizes, or groups that do not consist of whole hosts.
+        """
         rank, world, per_host = (
             int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         )
@@ -73,13 +78,13 @@ class Cluster:
 
     @property
     def hosts(self) -> int:
-        """How many."""
+        """The number of hosts."""
         return self.world // self.per_host
 
     @property
     def neighbour(self) -> int | None:
-        """The rank on this host that sends to this one while this one sends to it; the last of an odd
-        number has none."""
+        """The rank on this host with which this one exchanges messages; the last of an odd number has
+        none."""
         place = self.rank % self.per_host
         return self.rank - place + (place ^ 1) if place ^ 1 < self.per_host else None
 
@@ -87,12 +92,13 @@ class Cluster:
 def calibrate_cluster(
     quick: bool = False, group: int | None = None, base: Hardware | None = None
 ) -> Hardware:
-    """Every rank must call it; all get the same profile.
+    """Calibrate the cluster; every rank must call it, and all get the same profile.
 
-    With `group`, so many consecutive ranks count as one host: hosts of a rack, whose links to each
-    other are faster than those between racks.  `base`: the accelerators' profile, whose operators stay
-    as they are; links are measured.  Raises `CostModelError` for hosts of different sizes, for groups
-    that cut hosts, and where `base` is no accelerator's or accelerators have none.
+    With `group`, that many consecutive ranks count as one host: the hosts of a rack, whose links to
+    each other are faster than those between racks.  On accelerators only the links are measured, and
+    `base` is the profile for everything else.  Raises `CostModelError` for hosts of different sizes,
+    for groups that split hosts, if accelerators have no `base`, or if `base` is given without
+    accelerators or is a CPU's.
     """
     cluster = Cluster.here(group)
     effort = replace(QUICK if quick else Effort(), device=_kind(base))
@@ -107,7 +113,7 @@ def calibrate_cluster(
 
 
 def _kind(base: Hardware | None) -> str:
-    """Where messages lie."""
+    """Return the kind of device that holds the messages; check that it matches `base`."""
     if not torch.cuda.is_available():
         if base is None:
             return "cpu"
@@ -143,9 +149,9 @@ def _profile(cluster: Cluster, effort: Effort) -> Hardware:
 
 
 def linked(base: Hardware, cluster: Cluster, effort: Effort) -> Hardware:
-    """The profile with the links, and how far communication hides, as measured on this cluster.
+    """Return the profile with the links and the overlap measured on this cluster.
 
-    Of tiers that it may have nothing is known there.
+    Its tiers are removed, as they are not measured.
     """
     ranks = f"ranks, {dist.get_backend_config().split(':')[-1]}"
     inside, across = _inside(cluster, effort), _across(cluster, effort)
@@ -166,13 +172,13 @@ def linked(base: Hardware, cluster: Cluster, effort: Effort) -> Hardware:
 
 
 def _hidden(*links: Link | None, otherwise: float) -> float:
-    """The overlap of the first link that was measured, which counts for those that were not."""
+    """Return the overlap of the first measured link; it is used for links without a measurement."""
     found = (link.overlap for link in links if link is not None)
     return next((each for each in found if each is not None), otherwise)
 
 
 def _inside(cluster: Cluster, effort: Effort) -> Link | None:
-    """Between ranks of one host; None where a host has one."""
+    """Return the link between ranks of one host; None if a host has only one."""
     size = cluster.per_host
     if size == 1:
         return None
@@ -184,7 +190,7 @@ def _inside(cluster: Cluster, effort: Effort) -> Link | None:
 
 
 def _across(cluster: Cluster, effort: Effort) -> Link | None:
-    """Between hosts; None where there is one."""
+    """Return the link between hosts; None if there is only one."""
     size, hosts = cluster.per_host, cluster.hosts
     if hosts == 1:
         return None
@@ -202,21 +208,21 @@ def _across(cluster: Cluster, effort: Effort) -> Link | None:
 
 
 def _joined(groups: list[list[int]]) -> Any:
-    """This rank's group, of several that have no rank in common."""
+    """Return this rank's group among several disjoint ones."""
     mine, _ = dist.new_subgroups_by_enumeration(groups)
     return mine
 
 
 def _collectives(cluster: Cluster, group: Any, effort: Effort) -> list[Times]:
-    """In all ranks' groups at the same time."""
+    """Measure collectives in all ranks' groups at the same time."""
     found = in_group(group, dist.get_world_size(group), effort)
     return [Times(kind, ranks, cluster.world, seconds) for (kind, ranks), seconds in found.items()]
 
 
 def with_sends(link: Link, seconds: dict[int, float], busy: int) -> Link:
-    """Collectives by their own lines; a message, and what was not measured, by that of messages.
+    """Return the link with latency and bandwidth of point-to-point messages, and a fit for them.
 
-    They are a fit of their own, sent while so many ranks were busy.
+    Measured collectives keep their own fits.  `busy` is the number of ranks that sent at the same time.
     """
     times = Times("send", 2, busy, seconds)
     fit = times.judged(times.fit())
@@ -230,10 +236,10 @@ def with_sends(link: Link, seconds: dict[int, float], busy: int) -> Link:
 
 
 def with_alone(link: Link, seconds: dict[int, float], ranks: int) -> Link:
-    """What one rank of each host finds, by the messages that it alone sends.
+    """Return the link with the bandwidth of one rank that sends alone on its host.
 
-    Of `ranks` that share a link each has at least so small a part of it: more than all of their shares
-    is luck, as what limits a link may let the first bytes through.
+    It is at most the sum of the shares of all `ranks` of the host.  A higher measurement is an artefact:
+    a rate limiter may let the first bytes of a burst pass.
     """
     line = fit_sustained(list(seconds), list(seconds.values()))
     alone = rounded(min(line.per_s, ranks * link.bytes_per_s))

@@ -1,4 +1,4 @@
-"""How much a calibration measures, and how long."""
+"""Sizes, repetitions and durations of a calibration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Effort:
-    """What is measured and how long: each row of calls takes about `row_s`, or one call."""
+    """Sizes and repetitions; a row of calls takes about `row_s`, but has at least one call."""
 
     matrices: tuple[int, ...] = (32, 64, 128, 256, 512)
     tensor_nbytes: tuple[int, ...] = (2**14, 2**17, 2**19, 2**20, 2**22, 2**24)
@@ -17,14 +17,14 @@ class Effort:
     curve_nbytes: tuple[int, ...] = (2**16, 2**19, 2**20, 2**21, 2**22)
     row_s: float = 0.01
     pause_s: float = 0.01
-    """Before each row of collectives, as training computes between them: what limits a link may let
-    bursts through after a rest."""
+    """Pause before each row of collectives, in place of training's compute between them: a rate limiter
+    may let bursts pass after idle time."""
     crowd_s: float = 0.2
-    """For so long all ranks compute in a round that tells how long a core's second lasts."""
+    """Duration of a round that measures the wall time per second of CPU time while all ranks compute."""
     waiting_rows: int = 15
-    """Of turns in which ranks compute and meet."""
+    """Number of rows in which ranks alternate between compute and an all-reduce."""
     device: str = "cpu"
-    """Where messages lie, and what is computed beside them."""
+    """Device of the messages, and of the compute that overlaps with them."""
 
 
 QUICK = Effort(

@@ -1,6 +1,6 @@
-"""Fits of measured times; all minimise relative errors, so that small calls count as much as large.
+"""Fits linear models to measured times by relative errors, so that small calls count as much as large.
 
-Times are modelled as sums of non-negative terms.  At two or three terms the non-negative least
+Times are modelled as sums of non-negative terms.  With two or three terms, the non-negative least
 squares problem is solved by trying every subset of them.
 """
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from cost_models.errors import CostModelError
 
 SMALLEST_S = 1e-7
-"""Latency of a line whose fit has none."""
+"""Minimum latency of a fitted line."""
 SEEN = 0.01
-"""Of the largest amount's time, what a slope must explain: times are not known better, and what is less
-is no rate."""
+"""Minimum fraction of the largest amount's time that a slope must explain; below the precision of the
+times it is not taken for a rate."""
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 class Line:
     """``t = latency_s + amount / per_s``, and the largest relative error at the measured amounts.
 
-    `at_least`: times did not rise with the amounts, so the rate is what the largest of them proves.
+    `at_least`: times did not rise with the amounts, so the rate is a lower bound, from the largest one.
     """
 
     latency_s: float
@@ -38,21 +38,22 @@ class Line:
     at_least: bool = False
 
     def seconds(self, amount: float) -> float:
-        """The fitted time."""
+        """Return the fitted time."""
         return self.latency_s + amount / self.per_s
 
 
 def fit_line(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
-    """Latency and rate (bytes or operations per second) through measured times."""
+    """Fit latency and rate (bytes or operations per second) to measured times."""
     _, slope = fit_slopes([[1.0] * len(amounts), amounts], seconds)
     return _line(slope, amounts, seconds)
 
 
 def fit_sustained(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
-    """Latency and rate of messages on a link that may let a first burst through at once.
+    """Fit latency and rate of messages on a link that may let a first burst pass at once.
 
-    Small messages do not feel such a limit (a token bucket), so relative errors would follow them: the
-    rate is the slope through the larger half, the latency what then fits all.
+    A rate limiter (a token bucket) does not affect small messages, and these would dominate a fit by
+    relative errors.  So the rate is the slope through the larger half, and the latency is then fitted
+    to all messages.
     """
     points = sorted(zip(amounts, seconds, strict=True))
     large = np.asarray(points[-max(2, len(points) // 2) :], dtype=float)
@@ -62,7 +63,7 @@ def fit_sustained(amounts: Sequence[float], seconds: Sequence[float]) -> Line:
 
 
 def _line(slope: float, amounts: Sequence[float], seconds: Sequence[float]) -> Line:
-    """With this slope and the latency that then fits all; where no slope is seen all is latency."""
+    """Return the line with this slope and the latency that fits best; a negligible slope counts as 0."""
     per_s, at_least = rate(slope, amounts, seconds)
     slope = 0.0 if at_least else slope
     left = [(1 - slope * n / s, 1 / s) for n, s in zip(amounts, seconds, strict=True)]
@@ -72,17 +73,16 @@ def _line(slope: float, amounts: Sequence[float], seconds: Sequence[float]) -> L
 
 
 def fit_rates(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Rates r so that ``seconds ~ sum(term / r)``.
+    """Return rates r such that ``seconds ~ sum(term / r)``.
 
-    Of a term that costs next to nothing the rate is what its largest amount proves, as if that had
-    taken all of its time.
+    The rate of a term with negligible cost is a lower bound: its largest amount over the whole time.
     """
     slopes = fit_slopes(terms, seconds)
     return [rate(slope, term, seconds)[0] for slope, term in zip(slopes, terms, strict=True)]
 
 
 def rate(slope: float, amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float, bool]:
-    """Amounts per second, and whether that is only what the largest of them proves."""
+    """Return the rate of a slope, and whether it is only a lower bound, from the largest amount."""
     amount, less_s = max((amount, -took_s) for amount, took_s in zip(amounts, seconds, strict=True))
     if slope * amount < SEEN * -less_s:
         return amount / -less_s, True
@@ -90,7 +90,10 @@ def rate(slope: float, amounts: Sequence[float], seconds: Sequence[float]) -> tu
 
 
 def fit_slopes(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Slopes x >= 0 so that ``seconds ~ sum(term * x)``."""
+    """Return slopes x >= 0 such that ``seconds ~ sum(term * x)``.
+
+    Raises `CostModelError` for too few times, or times that are not positive.
+    """
     times = np.asarray(seconds, dtype=float)
     if any(len(term) != len(times) for term in terms) or len(times) < len(terms):
         counts = ", ".join(str(len(term)) for term in terms)
@@ -102,8 +105,8 @@ def fit_slopes(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> li
 
 
 def rising(seconds: Sequence[float]) -> list[float]:
-    """The nearest series that never falls: neighbours that do are pooled (Ayer et al. 1955), by their
-    geometric mean, as noise multiplies."""
+    """Return the nearest non-decreasing series: falling neighbours are pooled (Ayer et al. 1955) by
+    their geometric mean, as noise is multiplicative."""
     pools: list[tuple[float, int]] = []
     for value in seconds:
         pools.append((math.log(value), 1))
@@ -114,12 +117,12 @@ def rising(seconds: Sequence[float]) -> list[float]:
 
 
 def relative_errors(predicted: Iterable[float], measured: Iterable[float]) -> list[float]:
-    """The size of each prediction's relative error."""
+    """Return the absolute relative error of each prediction."""
     return [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
 
 
 def _non_negative(relative: Floats) -> Floats:
-    """The x >= 0 that brings ``relative @ x`` closest to one."""
+    """Return the x >= 0 that brings ``relative @ x`` closest to one."""
     count = relative.shape[1]
     found: list[tuple[float, Floats]] = []
     for size in range(1, count + 1):

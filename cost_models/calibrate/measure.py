@@ -1,7 +1,7 @@
-"""What each process measures: operators as training runs them, and collectives, at several sizes.
+"""Measurements in each process: operators in forward and backward, and collectives, at several sizes.
 
-Every rank of the default group makes the same measurements at the same time, because ranks that
-share a host's cores slow each other down.
+All ranks of the default group make the same measurements at the same time, because ranks that share a
+host's cores slow each other down.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 DTYPES = ("float32", "float64", "bfloat16")
 
 BLOCKS, BLOCK_CALLS = 8, 9
-"""On tiny tensors so many blocks of so many operators are timed in a row."""
+"""Blocks, and operators per block, of the chain that is timed on tiny tensors."""
 CHAIN_CALLS = 2
 """Length of the chains of matrix products and of elementwise operators."""
 OVERLAPS = 5
-"""So many times as often as other figures is measured how far communication hides."""
+"""Repetitions of the overlap measurement, relative to other figures."""
 SIDES = {"cpu": 128, "cuda": 4096}
-"""Of the matrices that are multiplied beside communication: they fill an accelerator, too."""
+"""Size of the matrices whose products overlap with communication; large enough for the device."""
 SHORTEST_S = 1e-6
-"""What a message takes at least, whatever noise says."""
+"""Minimum time of a message; noise may suggest less."""
 
 Pick = Callable[[Sequence[float]], float]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds by size; the operators' are those of a forward and its backward.
+    """Measured seconds by size.
 
-    Collectives': from the first rank's start to the last one's end.
+    Operator times are those of a forward and its backward together, except in `operators`.  Collectives
+    last from the first rank's start to the last rank's end.
     """
 
     tiny_s: float
-    """Of an operator on a few numbers, as a module calls it: what the framework spends."""
+    """Time of an operator on tiny tensors, called as in a module: the framework's overhead."""
     matmul_s: Mapping[str, Mapping[int, float]]
-    """By dtype and by n, of an n x n by n x n product."""
+    """Time of an n x n by n x n product, by dtype and n."""
     elementwise_s: Mapping[int, float]
-    """By bytes of one tensor, of the product of two tensors."""
+    """Time of the elementwise product of two tensors, by bytes of one."""
     collectives: Mapping[tuple[str, int], Mapping[int, float]] = field(default_factory=dict)
-    """By kind, ranks and bytes of the larger tensor."""
+    """Times by (kind, ranks) and by bytes of the larger tensor."""
     operators: Mapping[Amount, Mapping[Direction, float]] = field(default_factory=dict)
-    """Of each pass by itself."""
+    """Times of forward and backward separately."""
     overlap: float = 0.0
-    """Share of an all-reduce beside as much compute that costs nothing."""
+    """Share of an all-reduce that equally long compute hides."""
     waiting: Waiting = NO_WAITING
-    """Of ranks for each other."""
+    """How ranks wait for each other."""
 
 
 def measure(effort: Effort, apart: bool = False) -> Measured:
-    """All figures; every rank of the default group must call it, and gets the same.
+    """Measure all figures; every rank of the default group must call it, and gets the same result.
 
-    `apart`: collectives (`in_group`) and what hides of them (`overlap`) are measured by themselves,
-    between ranks of one's choice.
-    Seconds lie between the passes over everything, so that what keeps the machine busy for a moment
-    spoils one pass: the fastest counts.  Whether large tensors find their pages mapped is luck that
-    training has as well: the mean counts.  Operators one by one come last, as what they leave of pages
-    is no luck.
+    With `apart`, collectives (`in_group`) and overlap (`overlap`) are left out, for the caller to
+    measure between chosen ranks.  The passes over all figures are seconds apart, so that a short
+    disturbance affects one pass, and the fastest one counts.  Large elementwise operators are an
+    exception: whether their pages are already mapped varies in training, too, so the mean counts.
+    Single operators are timed last, as they change which pages are mapped.
     """
     found = combined(
         [_measure_once(effort, apart) for _ in range(effort.passes)], min, statistics.fmean
@@ -94,7 +94,7 @@ def _measure_once(effort: Effort, apart: bool) -> Measured:
 
 
 def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) -> Measured:
-    """One of several measurements of the same machine, figure by figure."""
+    """Combine several measurements of the same machine, figure by figure."""
 
     def each(tables: Iterable[Mapping[int, float]], pick: Pick = pick) -> dict[int, float]:
         found = list(tables)
@@ -118,7 +118,7 @@ def combined(several: Sequence[Measured], pick: Pick, pick_elementwise: Pick) ->
 def _picked(
     several: Sequence[Mapping[Amount, Mapping[Direction, float]]], pick: Pick = min
 ) -> dict[Amount, dict[Direction, float]]:
-    """One of several measurements, pass by pass: the fastest, or what else is wanted."""
+    """Combine several measurements of operators, by the minimum or another function."""
     return {
         amount: {way: pick([one[amount][way] for one in several]) for way in ways}
         for amount, ways in several[0].items()
@@ -126,7 +126,7 @@ def _picked(
 
 
 def _tiny_seconds(effort: Effort, crowd: float) -> float:
-    """Of the operators of a block, on the least of tensors."""
+    """Return the mean time of a block's operators on tiny tensors."""
     start = torch.rand(2, 4, requires_grad=True)
     weight, bias = torch.rand(4, 4, requires_grad=True), torch.rand(4, requires_grad=True)
 
@@ -180,7 +180,7 @@ def _trained(
     operand: Callable[[], torch.Tensor],
     operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Action:
-    """A chain of `CHAIN_CALLS` binary operators, forward and backward."""
+    """Return an action: a chain of `CHAIN_CALLS` binary operators, forward and backward."""
     first, seed = operand(), operand().detach()
     others = [operand() for _ in range(CHAIN_CALLS)]
 
@@ -194,9 +194,9 @@ def _trained(
 
 
 def overlap(effort: Effort, group: Any = None) -> float:
-    """The share of an all-reduce beside as much compute that costs nothing.
+    """Return the share of an all-reduce that equally long compute hides.
 
-    All ranks of the default group call it, each with its own group of as many.
+    All ranks of the default group must call it, each with its own group; groups have equal sizes.
     """
     message = _message(max(effort.message_nbytes[:-1]) // 4, effort)
     side = SIDES[effort.device]
@@ -225,12 +225,12 @@ def overlap(effort: Effort, group: Any = None) -> float:
         sent_s = max(SHORTEST_S, seconds[1] - seconds[0])
         return (seconds[1] - seconds[2]) / min(seconds[0], sent_s)
 
-    # A difference of noisy times: three that lie close together, often, and the median.
+    # A difference of noisy times: the three are measured close together, repeatedly, for a median.
     return min(1.0, max(0.0, statistics.median(share() for _ in range(OVERLAPS * effort.rounds))))
 
 
 def _all_collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
-    """Among all processes, and in pairs that are busy at the same time."""
+    """Measure collectives among all processes, and in pairs that are busy at the same time."""
     world = dist.get_world_size()
     found = in_group(dist.group.WORLD, world, effort)
     if world > 2 and world % 2 == 0:
@@ -240,9 +240,9 @@ def _all_collectives(effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
 
 
 def in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], dict[int, float]]:
-    """Seconds of collectives in a group, by kind, ranks and bytes of the larger tensor.
+    """Return the seconds of collectives in a group, by (kind, ranks) and bytes of the larger tensor.
 
-    All ranks of the default group call it, each with its own group of so many.
+    All ranks of the default group must call it, each with its own group of `ranks` ranks.
     """
     found: dict[tuple[str, int], dict[int, float]] = {}
     for kind in KINDS:
@@ -255,9 +255,9 @@ def in_group(group: Any, ranks: int, effort: Effort) -> dict[tuple[str, int], di
 
 
 def sends(peer: int | None, effort: Effort) -> dict[int, float]:
-    """Seconds of one message to the peer and one from it at the same time, by bytes of each.
+    """Return the seconds of simultaneous messages to the peer and from it, by bytes of each.
 
-    Without a peer this rank waits for the others.
+    A rank without a peer only waits for the others.
     """
 
     def exchange(nbytes: int) -> Action:
@@ -275,11 +275,11 @@ def sends(peer: int | None, effort: Effort) -> dict[int, float]:
 
 
 def sends_each_way(peer: int | None, leads: bool, effort: Effort) -> dict[int, float]:
-    """Seconds of one message from each rank that leads to its peer, and of one back; the mean, by bytes.
+    """Return the mean seconds of a message from a leading rank to its peer and of one back, by bytes.
 
-    All leaders send together, then all others: where a link is slow gloo sometimes lets its two
-    directions take turns, and sometimes not (16 MiB at 1 Gbit/s took 277 or 139 ms).  Without a peer
-    this rank waits for the others.
+    First all leaders send, then all others: on a slow link gloo sometimes alternates between the two
+    directions and sometimes not (16 MiB at 1 Gbit/s took 277 or 139 ms).  A rank without a peer only
+    waits for the others.
     """
 
     def sending(nbytes: int, leaders: bool) -> Action:
@@ -306,7 +306,7 @@ def _message(count: int, effort: Effort) -> torch.Tensor:
 
 
 def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:
-    """A call whose larger side is `whole`."""
+    """Return a call of the collective whose larger tensor is `whole`."""
     part = whole.new_empty(whole.numel() // ranks)
     other = torch.empty_like(whole)
     gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -1,4 +1,4 @@
-"""Operators that models are made of, at several sizes, forward and backward apart."""
+"""Sample calls of common operators at several sizes, with forward and backward as separate actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ITEMSIZE = {"float32": 4, "float64": 8, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Amount:
-    """What an operator does on tensors of some size; `nbytes` are read and written by a forward."""
+    """An operator's work at one size; `nbytes` are read and written by the forward."""
 
     operator: str
     dtype: str
@@ -33,7 +33,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Sample:
-    """How to do that."""
+    """A callable that performs an `Amount` of work."""
 
     amount: Amount
     call: Call
@@ -41,13 +41,13 @@ class Sample:
 
     @property
     def copies(self) -> int:
-        """Calls in a row, each of tensors of its own; they share what starting a backward takes."""
+        """Number of calls per action, each on tensors of its own; they share the start of a backward."""
         return copies_of(self.amount.nbytes, "cpu")
 
     def actions(self) -> tuple[Action, Action]:
-        """Forwards of all copies, and their backwards.
+        """Return two actions: the forwards of all copies, and their backwards.
 
-        Results stay alive until the next ones are made, as in a step they do for the backward.
+        Results stay alive until the next ones are made, as in a step, where the backward needs them.
         """
         every = [self.inputs() for _ in range(self.copies)]
         results = [self.call(*inputs) for inputs in every]
@@ -65,7 +65,7 @@ class Sample:
 
 
 def samples(matrices: Sequence[int], nbytes: Sequence[int]) -> Iterator[Sample]:
-    """Products of n x n matrices, and all others on tensors of so many bytes of float32."""
+    """Yield products of n x n matrices, and other operators on float32 tensors of `nbytes`."""
     for dtype in ITEMSIZE:
         for n in matrices:
             yield _product(dtype, n)
@@ -92,7 +92,7 @@ def _product(dtype: str, n: int) -> Sample:
 
 
 def _attention(rows: int, biased: bool = False) -> Sample:
-    """Sequences as long as heads are wide, at least; a batch takes what is left."""
+    """Return attention on `rows` rows: sequences of 16 to 256 positions, the rest as batch."""
     length = min(256, max(16, rows // 4))
     batch = max(1, rows * WIDTH // (HEADS * length * HEAD))
     shape, bias = (batch, HEADS, length, HEAD), (HEADS, length, length) if biased else ()
@@ -127,7 +127,7 @@ def _loss(rows: int) -> Sample:
 
 
 def _embedding(rows: int) -> Sample:
-    """The table is as large as what is looked up."""
+    """Return an embedding whose table has as many rows as are looked up."""
     made = rows * WIDTH
 
     def inputs() -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Local gloo processes that do the same job at the same time: started, heard, ended."""
+"""Runs a job in several local gloo processes at the same time, and collects the result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 
 def run(count: int, job: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    """What `job()` gives in `count` processes, of the first that ends; the first error ends all.
+    """Run `job()` in `count` processes and return the result of the first that ends.
 
-    The job must be picklable: each process has a default group, and one thread for PyTorch.
+    Each process has the default group and one PyTorch thread.  The job must be picklable, and all
+    processes should return the same.  The first error kills all processes and raises `CostModelError`.
     """
     context = get_context("spawn")
     workers: dict[Any, Any] = {}
@@ -37,7 +38,7 @@ def run(count: int, job: Callable[[], T], limit_s: float = LIMIT_S) -> T:
                     target=_worker, args=(rank, count, store, job, limit_s, theirs), daemon=True
                 )
                 workers[mine].start()
-                theirs.close()  # so that a process that dies is heard as the end of its answers
+                theirs.close()  # so that the pipe ends when the process dies
             found: T = _collect(workers, limit_s)
             return found
         finally:
@@ -49,7 +50,7 @@ def run(count: int, job: Callable[[], T], limit_s: float = LIMIT_S) -> T:
 
 
 def _collect(workers: Mapping[Any, Any], limit_s: float) -> Any:
-    """Every rank's answer is the same, but all must have one."""
+    """Wait for all ranks' results, which are equal, and return one."""
     found: list[Any] = []
     waiting = list(workers)
     end = time.monotonic() + limit_s
@@ -67,7 +68,7 @@ def _collect(workers: Mapping[Any, Any], limit_s: float) -> Any:
 
 
 def _heard(answers: Any, workers: Mapping[Any, Any]) -> Any:
-    """What a process has found, or an error that says how it ended."""
+    """Return a process's result; raise `CostModelError` if it failed or died."""
     try:
         answer = answers.recv()
     except (EOFError, OSError):
@@ -100,7 +101,7 @@ def _worker(
 
 
 def _end_with_parent() -> None:
-    """Whoever asked may be killed, and can end nobody then."""
+    """Exit when the parent dies: a killed parent cannot stop its children."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""A profile from what was measured; it states how far its predictions are from the measurements."""
+"""Builds a hardware profile from measurements, with the errors of its predictions against them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from cost_models.machine import Device, Hardware, Link, Share
 from cost_models.ops import op_seconds, reached
 
 NOMINAL_ETHERNET = Link(125e6, 1e-4, kind="Ethernet 1 Gbit/s, assumed")
-"""Between hosts nothing is measured: gigabit Ethernet is assumed, and the profile says so."""
+"""The link between hosts is not measured locally: gigabit Ethernet is assumed and labelled so."""
 CACHES = tuple(2**exponent for exponent in range(18, 28))
-"""Cache sizes in bytes that are tried."""
+"""Candidate cache sizes in bytes."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Times:
     seconds: Mapping[int, float]
 
     def fit(self) -> Fit:
-        """Alpha and beta, and what was measured: more bytes never take less."""
+        """Return the alpha-beta line, and the measured times made non-decreasing in the bytes."""
         sizes, seconds = zip(*sorted(self.seconds.items()), strict=True)
         line = fit_sustained(sizes, seconds)
         return Fit(
@@ -58,17 +58,17 @@ class Times:
         )
 
     def judged(self, fit: Fit) -> Fit:
-        """The fit with what its line is off by at worst."""
+        """Return the fit with the largest relative error of its line."""
         return replace(fit, error=rounded(max(self.errors_of(fit))))
 
     def errors_of(self, fit: Fit) -> list[float]:
-        """The relative errors of a fitted line."""
+        """Return the relative errors of a fitted line."""
         predicted = [fit.latency_s + nbytes / fit.bytes_per_s for nbytes in self.seconds]
         return relative_errors(predicted, self.seconds.values())
 
 
 def profile(found: Mapping[int, Measured]) -> Hardware:
-    """The profile of a machine, from what 1 and more processes measured that were busy at once."""
+    """Return a machine's profile, from measurements by number of simultaneous processes."""
     alone = found[1]
     groups = {count: group for count, group in found.items() if count > 1}
     fewest = groups[min(groups)]
@@ -87,7 +87,7 @@ def profile(found: Mapping[int, Measured]) -> Hardware:
 
 
 def device_of(alone: Measured) -> Device:
-    """The figures of one rank's device."""
+    """Return the device of one rank."""
     launch_s = rounded(alone.tiny_s / 2)
     flops_per_s = {
         dtype: rounded(fit_line([6.0 * n**3 for n in by_n], list(by_n.values())).per_s)
@@ -100,7 +100,7 @@ def device_of(alone: Measured) -> Device:
 
 
 def _curves(device: Device, alone: Measured) -> Iterator[Curve]:
-    """What every operator that was timed reaches of this roofline's speed."""
+    """Yield the fraction of this roofline that each timed operator reaches."""
     by_operator: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for amount, seconds in alone.operators.items():
         there = op_seconds(amount.flops, amount.nbytes, amount.dtype, device)
@@ -117,9 +117,10 @@ def _curves(device: Device, alone: Measured) -> Iterator[Curve]:
 
 
 def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
-    """Bandwidths inside and beyond a cache of this size: `ops.op_seconds` solved for them.
+    """Return the device with the bandwidths inside and beyond a cache of this size.
 
-    A product of two tensors moves three forward and is priced with six backward.
+    They are fitted by `ops.op_seconds`' formula: an elementwise product moves three tensors in the
+    forward and is priced with six in the backward.
     """
     moved = [(3 * nbytes, 6 * nbytes) for nbytes in alone.elementwise_s]
     cached = [float(sum(min(part, cache_bytes) for part in parts)) for parts in moved]
@@ -138,7 +139,7 @@ def _with_memory(device: Device, cache_bytes: int, alone: Measured) -> Device:
 
 
 def _shares(found: Mapping[int, Measured]) -> dict[int, Share]:
-    """One rank's share of the device by number of ranks: more ranks never leave more of it."""
+    """Return one rank's share of the device by number of ranks; it never grows with more ranks."""
     alone, first = found[1], found[min(count for count in found if count > 1)]
     shares = {1: Share(flops=1.0, bytes=1.0, launch=1.0, overlap=rounded(first.overlap))}
     least = shares[1]
@@ -157,7 +158,7 @@ def _shares(found: Mapping[int, Measured]) -> dict[int, Share]:
 
 
 def _share(group: Measured, alone: Measured) -> Share:
-    """What is left of the device for each of the processes that ran together, as measured."""
+    """Return the measured share of the device of each process in a group."""
     matrices = sorted(next(iter(alone.matmul_s.values())))[-2:]
     return Share(
         flops=rounded(
@@ -182,7 +183,7 @@ def _times(groups: Mapping[int, Measured]) -> Iterator[Times]:
 
 
 def link_of(times: list[Times]) -> Link:
-    """A fit per kind, ranks and busy ranks; the ring formula's own figures serve other counts."""
+    """Return a link with a fit per kind, ranks and busy ranks; the ring formula is for other counts."""
     fits = _gather_below_reduce([one.fit() for one in times])
     fits = [t.judged(fit) for fit, t in zip(fits, times, strict=True)]
     terms = [
@@ -203,8 +204,11 @@ def link_of(times: list[Times]) -> Link:
 
 
 def _gather_below_reduce(fits: list[Fit]) -> list[Fit]:
-    """An all-reduce contains an all-gather; where small messages say otherwise it is noise, and
-    would make planners sum zeros instead of gathering shards."""
+    """Make all-reduces at least as slow as all-gathers, which they contain.
+
+    If small messages suggest otherwise, it is noise, and would make planners reduce zero-filled tensors
+    instead of gathering shards.
+    """
     gathers = {(f.ranks, f.host_ranks): f for f in fits if f.collective == "all_gather"}
     return [_at_least(f, gathers[f.ranks, f.host_ranks]) for f in fits]
 
@@ -225,7 +229,7 @@ def _at_least(fit: Fit, gather: Fit) -> Fit:
 def _with_errors(
     hardware: Hardware, found: Mapping[int, Measured], times: Sequence[Times]
 ) -> Hardware:
-    """The profile with what its predictions are off by, and a source that says so in words."""
+    """Return the profile with its prediction errors, also described in its source."""
     operators = {
         count: operator_errors(hardware.device_shared_by(count), group)
         for count, group in found.items()
@@ -252,12 +256,12 @@ def _with_errors(
 
 
 def spread(errors: Sequence[float]) -> str:
-    """Median and worst."""
+    """Return median and maximum as text."""
     return f"{median(errors):.0%}, {max(errors):.0%}"
 
 
 def operator_errors(device: Device, measured: Measured) -> list[float]:
-    """Of all operators that were measured."""
+    """Return the relative errors for matrix products and elementwise operators."""
     return _elementwise_errors(device, measured) + _matmul_errors(device, measured)
 
 
@@ -278,20 +282,20 @@ def _matmul_errors(device: Device, measured: Measured) -> list[float]:
 
 
 def _trained(flops: float, nbytes: float, dtype: str, device: Device, op: str) -> float:
-    """Forward and backward, the latter twice the former's work."""
+    """Return the seconds of forward and backward, the latter with twice the work."""
     forward_s = op_seconds(flops, nbytes, dtype, device, op)
     return forward_s + op_seconds(2 * flops, 2 * nbytes, dtype, device, op, "backward")
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 0
 
 
 def _memory_bytes() -> float:
-    """What the machine has, or what a container (cgroup 2) leaves of it."""
+    """Return the machine's memory, or the limit of its container (cgroup 2) if lower."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()

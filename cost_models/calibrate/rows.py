@@ -1,4 +1,4 @@
-"""Rows of calls: what one call takes while all ranks make the same ones."""
+"""Times single calls in rows of calls, while all ranks make the same calls."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ import torch.distributed as dist
 from cost_models.calibrate.effort import Effort
 
 SIDE = 128
-"""Of matrices that lie in a cache: their product needs a core, and no memory."""
+"""Size of matrices that fit into a cache: their product needs a core, but no memory bandwidth."""
 ROUNDS = 6
-"""In which all ranks compute at once: in one of them at least, other programs should leave the cores to
-them."""
+"""Number of rounds in which all ranks compute; in at least one, other programs should be idle."""
 MOST_CALLS = 100
-"""Limit of calls in one row of them."""
+"""Maximum number of calls per row."""
 Action = Callable[[], object]
 
 
 def sustained_seconds(
     actions: Mapping[int, Action], effort: Effort, of_rows: Literal["fastest", "median"] = "fastest"
 ) -> dict[int, float]:
-    """Seconds of one call of each action in a row of them, of several rows.
+    """Return the seconds of one call of each action, from several rows of calls; equal on all ranks.
 
-    A row lasts from the first rank's start to the last one's end, by the host's clock: where ranks
-    outnumber cores, each by its own clock would not see the time that it waits to be started.
-    What is computed takes the fastest row, as only other programs can slow a row down; collectives the
-    median row, as luck is part of how ranks find each other.
+    A row lasts from the first rank's start to the last rank's end, by the host's clock: if ranks
+    outnumber cores, a rank's own duration would not include the time until it is scheduled.  For
+    compute the fastest row counts, as only other programs slow a row down; for collectives the median,
+    as the ranks' relative timing is random.
 
-    All ranks start a row together, and a row is long enough to feel that other ranks want the same
-    cores.  The rows of different actions alternate, so that a busy moment of the machine spoils one
-    row of each rather than every row of one.  Every rank returns the same.
+    All ranks start a row together, and a row is long enough to show contention for cores.  The rows of
+    different actions alternate, so that a disturbance affects one row of each action instead of all
+    rows of one.
     """
     calls = {key: _calls_in_a_row(action, effort.row_s) for key, action in actions.items()}
     rows = torch.zeros(effort.rounds, len(actions), dtype=torch.float64)
@@ -51,10 +50,10 @@ def sustained_seconds(
 def computing_seconds(
     actions: Mapping[int, Action], effort: Effort, crowd: float
 ) -> dict[int, float]:
-    """The same of what is computed and waits for nobody, where each second of a core lasts `crowd`.
+    """Return the same for compute without communication; a CPU second takes `crowd` seconds.
 
-    A row is too short to feel a core that is taken away for milliseconds: the fastest one lies between.
-    So on CPUs rows are counted in the core's own seconds.
+    The fastest row falls between preemptions of a few milliseconds, and would not show them.  So on CPUs
+    rows are measured in CPU time and multiplied by `crowd`.
     """
     if effort.device != "cpu":
         return sustained_seconds(actions, effort)
@@ -69,10 +68,10 @@ def computing_seconds(
 
 
 def crowd_of(effort: Effort) -> float:
-    """How long each second of a core that this process computes for lasts, while all ranks compute.
+    """Return the wall time per second of CPU time, while all ranks compute.
 
-    More than one where ranks outnumber cores, and where a container may not use a core all the time.
-    The mean over ranks, in the quietest of some rounds; all of the default group call it.
+    It exceeds 1 if ranks outnumber cores, or if a container's CPU time is limited.  The result is the
+    mean over ranks in the quietest of several rounds; all ranks of the default group must call it.
     """
     if effort.device != "cpu":
         return 1.0
@@ -98,9 +97,9 @@ def _core_seconds(action: Action, calls: int) -> float:
 
 
 def _common_seconds(action: Action, calls: int) -> float:
-    """A row of calls on all ranks at once, the same on all of them: of the host that takes longest.
+    """Return the seconds of a row on all ranks, on the host that takes longest; equal on all ranks.
 
-    Clocks of different hosts have nothing in common; ``torchrun`` numbers hosts by ``GROUP_RANK``.
+    Clocks of different hosts are not comparable; ``torchrun`` numbers hosts by ``GROUP_RANK``.
     """
     start = time.monotonic()
     _row_seconds(action, calls)
@@ -112,7 +111,7 @@ def _common_seconds(action: Action, calls: int) -> float:
 
 
 def longest(rows: Iterable[tuple[float, ...]]) -> float:
-    """Of (host, start, end) by each host's clock: the most from a host's first start to its last end."""
+    """Return the longest time from a host's first start to its last end, from (host, start, end)."""
     spans: dict[float, tuple[float, float]] = {}
     for host, start, end in rows:
         first, last = spans.get(host, (start, end))
@@ -121,7 +120,7 @@ def longest(rows: Iterable[tuple[float, ...]]) -> float:
 
 
 def _calls_in_a_row(action: Action, row_s: float) -> int:
-    """As many as fit into `row_s`; the same on all ranks, which wait for each other in collectives."""
+    """Return the calls that fit into `row_s`; equal on all ranks, as collectives need all of them."""
     action()
     slowest_s = torch.tensor(_row_seconds(action, 1), dtype=torch.float64)
     dist.all_reduce(slowest_s, op=dist.ReduceOp.MAX)
@@ -138,6 +137,6 @@ def _row_seconds(action: Action, calls: int) -> float:
 
 
 def _settle() -> None:
-    """Wait for what was queued on an accelerator."""
+    """Wait for the accelerator's queue to finish."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()

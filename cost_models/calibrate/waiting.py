@@ -1,10 +1,10 @@
-"""How ranks wait for each other: none is as fast as the others all the time, and all must meet.
+"""Measures how long ranks wait for each other, as they never run at exactly the same speed.
 
-Ranks compute for a while and meet in a small all-reduce, again and again.  Beyond what each computes
-and what the all-reduce takes in a row of them, a turn takes ``late_s + behind * computed``: the first
-is there however short a turn is (threads that wake up, caches that are cold, moments in which a core
-does something else), the second is of cores that stay slower than others for long.  Two lengths of a
-turn give both.  Among many ranks the last comes later than among two, of which the figure speaks.
+Ranks alternate between compute and a small all-reduce.  A turn takes ``late_s + behind * computed`` more
+than its compute and the all-reduce alone.  `late_s` does not depend on the length of a turn: threads
+wake up, caches are cold, cores are interrupted.  `behind` is due to cores that are slower than others
+for a long time.  Turns of two lengths give both.  With more ranks the last one is later; `late_s` is
+for two.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import torch.distributed as dist
 from cost_models.collectives import lateness
 
 TURNS_S = (0.008, 0.1)
-"""What a rank computes in a turn: between two operators that are split, and in a good part of a step."""
+"""Compute per turn: as between two tensor-parallel operators, and as in a good part of a step."""
 ROW_S = 0.2
-"""Turns of one length follow each other for so long."""
+"""Duration of a row of turns of one length."""
 SIDE = 512
-"""Of the matrices that ranks multiply: with what they write they leave nothing else in a cache."""
+"""Size of the matrices that ranks multiply; with the results they evict everything else from caches."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Seconds of a turn beyond its compute and its collective, as a line in the compute.
+    """The waiting time in a turn, linear in its compute: ``late_s + behind * computed``.
 
-    `late_s` is of two ranks.
+    `late_s` is for two ranks.
     """
 
     behind: float
@@ -40,20 +40,26 @@ class Waiting:
 
     @classmethod
     def through(cls, short: tuple[float, float], long: tuple[float, float], ranks: int) -> Waiting:
-        """By two (seconds of compute, seconds of waiting) of so many ranks; neither is below zero."""
+        """Fit a line through two points (compute seconds, waiting seconds) of `ranks` ranks.
+
+        Neither coefficient is negative.
+        """
         (short_s, short_wait_s), (long_s, long_wait_s) = short, long
         behind = max(0.0, (long_wait_s - short_wait_s) / (long_s - short_s))
         return cls(behind, max(0.0, short_wait_s - behind * short_s) / lateness(ranks))
 
 
 NO_WAITING = Waiting(0.0, 0.0)
-"""Of a rank alone."""
+"""The waiting of a single rank."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds of one of a row of turns, the mean over ranks: the median of what a core computes, and of
-    how long that lasts; the mean of all in all."""
+    """Seconds of a turn, averaged over ranks.
+
+    `core_s` is the median CPU time of the compute, `own_s` its median wall time, and `whole_s` the mean
+    duration of a turn.
+    """
 
     core_s: float
     own_s: float
@@ -61,7 +67,10 @@ class Turn:
 
 
 def waiting(rows: int) -> Waiting:
-    """Every rank of the default group calls it, and gets the same; the median over so many rows."""
+    """Measure the waiting, as the median over `rows` rows.
+
+    Every rank of the default group must call it, and gets the same result.
+    """
     matrix, wide = torch.randn(SIDE, SIDE), torch.rand(SIDE * SIDE)
     message = torch.zeros(16)
 
@@ -89,9 +98,10 @@ def waiting(rows: int) -> Waiting:
 
 
 def _of(turns: list[Turn], crowd: float, meeting_s: float) -> tuple[float, float]:
-    """Compute and waiting of a turn.  Where ranks share cores, each second of a core's lasts longer.
+    """Return the compute and waiting seconds of a turn.
 
-    What is computed counts as operators are timed, by the median.
+    CPU time is multiplied by `crowd`, the wall time per second of CPU time.  The compute is the median,
+    as operators are timed.
     """
     core_s = crowd * statistics.median(turn.core_s for turn in turns)
     return core_s, statistics.median(turn.whole_s for turn in turns) - core_s - meeting_s

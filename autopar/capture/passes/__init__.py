@@ -1,7 +1,7 @@
-"""Clean-up: each pass is one rewrite of a Graph, and `FIRST` and `LAST` are their order.
+"""Clean-up passes: each is one rewrite of a `Graph`, and `FIRST` and `LAST` define their order.
 
-Up to the end of `FIRST` numbers stand in the same places for every size of the batch
-(`autopar.capture.numbers`): what a number makes nothing of goes in `LAST`.
+Up to the end of `FIRST`, numbers are in the same places for every batch size
+(`autopar.capture.numbers`). Rewrites that depend on the value of a number belong in `LAST`.
 """
 
 from autopar.capture.passes.composite import spell_out
@@ -15,19 +15,19 @@ from autopar.capture.passes.normal import normalise
 from autopar.capture.passes.statistics import widen_norms
 
 FIRST = (
-    spell_out,  # short names for joins and splits
+    spell_out,  # convenience operators for joins and splits
     normalise,  # one spelling for casts, reshapes and creation operators
-    widen_norms,  # batch norms as kernels take them in low precision
-    drop_copies,  # what changes nothing, whatever the numbers are
+    widen_norms,  # batch norms as kernels accept them in low precision
+    drop_copies,  # no-ops, whatever the numbers are
     split_means,  # mean = sum / count, so that reductions are pure sums
     drop_dead,
-    fold,  # mask arithmetic that no input reaches
+    fold,  # mask arithmetic that no input affects
 )
 LAST = (
-    drop_noops,  # what changes nothing
+    drop_noops,  # all other no-ops
     merge_creation,  # one constant instead of one per layer
     drop_dead,
-    copy_changed_buffers,  # backward needs their values before the step
+    copy_changed_buffers,  # the backward needs their values before the step
 )
 
 __all__ = ["FIRST", "LAST"]

@@ -1,7 +1,7 @@
-"""Bags of embeddings that are all of one length: rows looked up, and summed or averaged.
+"""Rewrites embedding bags of equal length as a look-up of rows and a sum or mean.
 
-`nn.EmbeddingBag` on ids [bags, length] tells the bags apart by offsets, which hide that they are
-independent.  As a look-up and a sum they are, for more memory: the rows of all bags at once.
+`nn.EmbeddingBag` on ids [bags, length] separates the bags by offsets, which hides that they are
+independent. A look-up and a sum show it, but need more memory: the rows of all bags at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ SUM, MEAN = 0, 1
 
 
 def even_bags(node: Node, tensors: Tensors, known: Known, graph: Graph) -> tuple[Node, ...] | None:
-    """The nodes that stand for an ``embedding_bag``, or None if its bags are not known to be even."""
+    """Return the nodes that replace an ``embedding_bag``, or None if it has to stay.
+
+    Its bags must be known to have equal lengths, without weights per sample or padding.
+    """
     length = _length(node, tensors, known)
     mode = argument(node, 4, "mode", SUM)
     per_sample, padding = (
@@ -58,7 +61,7 @@ def even_bags(node: Node, tensors: Tensors, known: Known, graph: Graph) -> tuple
 
 
 def _length(node: Node, tensors: Tensors, known: Known) -> int | None:
-    """How many ids every bag has, if all have as many."""
+    """Return the number of ids per bag, if it is known and the same for all bags."""
     if not node.op.startswith("aten.embedding_bag."):
         return None
     if len(node.operands) != 3 or node.operands[2] not in known:

@@ -1,4 +1,4 @@
-"""Short names of torch's for what reshapes, joins and splits say already."""
+"""Replaces torch's convenience operators by reshapes, joins and splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = Callable[[Node, Tensors], "tuple[Node, ...]"]
 
 
 def spell_out(graph: Graph) -> Graph:
-    """Each of them as the operators that it is made of."""
+    """Replace each of them by the operators that it consists of."""
 
     def spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
         step = _STEPS.get(short(node.op)) if node.op.startswith("aten.") else None
@@ -22,7 +22,7 @@ def spell_out(graph: Graph) -> Graph:
 
 
 def _stacked(node: Node, tensors: Tensors) -> tuple[Node, ...]:
-    """``vstack`` and its kin: more dims first, then a join."""
+    """Rewrite ``vstack`` and similar operators: add dims, then concatenate."""
     kind, parts = short(node.op), []
     nodes: list[Node] = []
     for place, name in enumerate(node.operands):
@@ -70,7 +70,7 @@ def _reshape(source: Ref, made: Tensor, node: Node) -> Node:
 
 
 def _grid(node: Node, tensors: Tensors) -> tuple[Node, ...]:
-    """``meshgrid``: each tensor along a dim of its own, stretched over the others."""
+    """Rewrite ``meshgrid``: each tensor along its own dim, expanded over the others."""
     nodes: list[Node] = []
     swapped = argument(node, 1, "indexing", "ij") == "xy"
     for place, (name, out) in enumerate(zip(node.operands, node.outputs, strict=True)):
@@ -84,7 +84,7 @@ def _grid(node: Node, tensors: Tensors) -> tuple[Node, ...]:
 
 
 def _split(node: Node, tensors: Tensors) -> tuple[Node, ...]:
-    """``hsplit`` and its kin, by the sizes of the parts."""
+    """Rewrite ``hsplit`` and similar operators as a split with the sizes of the parts."""
     kind, rank = short(node.op), len(node.outputs[0].shape)
     dims: Mapping[str, Arg] = {"hsplit": 0 if rank == 1 else 1, "vsplit": 0, "dsplit": 2}
     dim = dims.get(kind, argument(node, 2, "dim", 0))

@@ -1,4 +1,4 @@
-"""Drop nodes that no result reads; parameters and inputs stay, they belong to the interface."""
+"""Drops nodes that no result reads. Parameters, buffers and inputs stay: they are the interface."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autopar.ir.graph import Graph, Node
 
 
 def drop_dead(graph: Graph) -> Graph:
-    """Keep what the results need.  Unused leaves stay except constants."""
+    """Keep the nodes that the results need, and all leaves except unused constants."""
     needed = set(graph.results)
     kept: list[Node] = []
     for node in reversed(graph.nodes):

@@ -1,9 +1,9 @@
-"""Compute once what no input, parameter or buffer reaches: mask and position arithmetic.
+"""Folds what no input, parameter or buffer affects: mask and position arithmetic.
 
-A folded tensor becomes one `full` where all its entries are equal, a constant where it is tiny;
-otherwise its operators stay (a range of positions is better made in place than carried by value).
-Where known values meet unknown ones, mask code simplifies: selecting by full ranges only regroups
-dims, and a mask that is true everywhere masks nothing.
+A folded tensor becomes one `full` if all of its entries are equal, or a constant if it is tiny.
+Otherwise its operators stay: a range of positions is better generated where it is used than stored
+by value. Mask code is also simplified where known values meet unknown ones: selecting by full
+ranges only regroups dims, and a mask that is true everywhere masks nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from autopar.capture.spread import one_row
 from autopar.ir.graph import Arg, DType, Graph, Node, Ref, short
 
 LARGEST_KEPT = 4
-"""Elements of a constant that replaces the operators which make it."""
+"""Maximum number of elements of a constant that replaces operators."""
 NEUTRAL = {
     "aten.__and__.Tensor": True, "aten.bitwise_and.Tensor": True, "aten.logical_and.default": True,
     "aten.__or__.Tensor": False, "aten.bitwise_or.Tensor": False, "aten.logical_or.default": False,
 }  # fmt: skip
-"""The boolean that changes nothing in an operator."""
+"""The boolean operand that changes nothing in an operator."""
 
 
 def fold(graph: Graph) -> Graph:
@@ -63,7 +63,7 @@ def _simplest(node: Node, value: torch.Tensor) -> tuple[Node, ...] | None:
 
 
 def _unmasked(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | None:
-    """``mask & True`` is the mask, in the shape of the result."""
+    """Replace ``mask & True`` by the mask, expanded to the shape of the result."""
     if node.op not in NEUTRAL or len(node.operands) != 2:
         return None
     out = node.outputs[0]
@@ -77,7 +77,7 @@ def _unmasked(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | 
 
 
 def _regrouped(node: Node, tensors: Tensors, known: Known) -> tuple[Node, ...] | None:
-    """``mask[arange(b)[:, None, None], arange(s)]`` is ``mask[:, None, :]``."""
+    """Replace ``mask[arange(b)[:, None, None], arange(s)]`` by ``mask[:, None, :]``."""
     if node.op != "aten.index.Tensor" or not isinstance(node.args[0], Ref):
         return None
     source, indices = tensors[node.args[0].name], node.args[1]

@@ -1,6 +1,7 @@
-"""A buffer that the step changes is copied for what reads it with a gradient.
+"""Copies a buffer that the step changes, for the nodes that read it with a gradient.
 
-The step writes a buffer's new value when forward is over; autograd may keep the old one for backward.
+The step writes a buffer's new value after the forward pass, but autograd may save the old one for
+the backward.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from autopar.ir.graph import Arg, Graph, Node, Ref
 from autopar.ops.operators import callable_of
 
 READS_NO_VALUE = frozenset(["autopar.batch_norm"])
-"""Keeps statistics of the batch, not those that run."""
+"""Operators that save statistics of the batch, not the running statistics."""
 
 
 def copy_changed_buffers(graph: Graph) -> Graph:
-    """A `clone` behind each buffer that is changed and whose memory a backward could keep."""
+    """Insert a `clone` after each changed buffer whose memory a backward could save."""
     changed = {buffer for buffer, _ in graph.mutations}
     leaves = [node for node in graph.leaves("buffer") if node.target in changed]
     copied = {leaf.name: f"{leaf.name}.before" for leaf in leaves if _is_kept(leaf.name, graph)}
@@ -37,7 +38,7 @@ def copy_changed_buffers(graph: Graph) -> Graph:
 
 
 def _is_kept(name: str, graph: Graph) -> bool:
-    """Whether an operator with a gradient, or the end, reads a tensor or a view of it."""
+    """Return whether a result, or an operator with a gradient, reads a tensor or a view of it."""
     if name in graph.results:
         return True
     for node in graph.consumers.get(name, ()):

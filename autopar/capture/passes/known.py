@@ -1,4 +1,4 @@
-"""Values that no input, parameter or buffer reaches, computed for real."""
+"""Computes the values that no input, parameter or buffer affects."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from autopar.capture.spread import computed
 from autopar.ir.graph import Arg, DType, Node, Ref, short
 
 LARGEST = 1 << 22
-"""Elements, as they lie in memory, up to which a tensor is computed at all."""
+"""Maximum number of elements in memory of a tensor that is computed."""
 RANDOM_WORDS = ("rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "empty")
 
 Known = dict[str, torch.Tensor]
 
 
 def value_of(node: Node, known: Known) -> torch.Tensor | None:
-    """The node's value if it follows from known ones."""
+    """Return the node's value if it follows from known values."""
     if node.op == "constant":
         dtype = getattr(torch, node.outputs[0].dtype)
         return torch.tensor(node.args[0], dtype=dtype).reshape(node.outputs[0].shape)

@@ -1,9 +1,9 @@
-"""Rewrite mean losses as sum / count, so that every reduction is a pure sum.
+"""Rewrites mean losses as sum / count, so that every reduction is a pure sum.
 
-A sum splits over shards without knowing how many there are; the count of valid targets is a tensor
-of its own, which shards the same way.  torch's own definitions, to the letter: the mean of a
-class-index cross-entropy divides both the plain and the smoothed part by the (weighted) count of
-targets that are not ignored.
+A sum can be split over shards without knowing their number. The count of valid targets is a tensor
+of its own, which is sharded in the same way. The rewrite follows torch's definitions exactly: the
+mean of a class-index cross-entropy divides both the plain and the smoothed part by the (weighted)
+count of targets that are not ignored.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ REDUCTION_AT = {
     "aten.soft_margin_loss.default": 2, "aten.margin_ranking_loss.default": 4,
     "aten.hinge_embedding_loss.default": 3, "aten.poisson_nll_loss.default": 5,
 }  # fmt: skip
-"""Elementwise losses: where `reduction` stands; the mean divides by the number of elements."""
+"""Position of `reduction` in elementwise losses; the mean divides by the number of elements."""
 OF_ROWS_AT = {
     "aten.cosine_embedding_loss.default": 4, "aten.triplet_margin_loss.default": 7,
     "aten.multi_margin_loss.default": 5, "aten.multilabel_margin_loss.default": 2,
 }  # fmt: skip
-"""Losses of rows, which are the last dim: where `reduction` stands; the mean divides by their number."""
+"""Position of `reduction` in losses over the last dim; the mean divides by the number of rows."""
 LOSSES = {
     *REDUCTION_AT, *OF_ROWS_AT, "aten.cross_entropy_loss.default", "aten.nll_loss_nd.default",
     "aten.nll_loss.default",
@@ -39,7 +39,7 @@ LOW = ("float16", "bfloat16")
 
 
 def split_means(graph: Graph) -> Graph:
-    """Every mean over all elements becomes a sum and a division."""
+    """Replace every mean over all elements by a sum and a division."""
     return rewrite(graph, _split)
 
 
@@ -93,7 +93,7 @@ def _nll(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
 def _over_count(
     node: Node, summed: Node, target: Arg, ignore_index: Arg, weight: Arg, tensors: Tensors
 ) -> tuple[Node, ...]:
-    """sum / count of valid targets, each counted with its class's weight if there are weights."""
+    """Return the nodes of sum / count of valid targets, each counted with its class weight if given."""
     weights = tensor_of(weight, tensors)
     name = f"{node.name}.count"
     out = Tensor(name, (), "int64" if weights is None else weights.dtype, False)
@@ -138,7 +138,7 @@ def _mean(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
 
 
 def _widened(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
-    """The loss in float32, cast at the end: a sum soon passes 65504, where a mean would not."""
+    """Compute the loss in float32 and cast it: a sum in float16 overflows at 65504, a mean would not."""
     casts: dict[str, Node] = {}
     for name in node.operands:
         if tensors[name].dtype == "float16":

@@ -1,6 +1,7 @@
-"""Merge equal constants and equal creation operators, and put them in front of the graph.
+"""Merges equal constants and equal creation operators, and moves them to the front of the graph.
 
-Every layer makes its own copy of the same small tensors; one is enough, and layers look alike then.
+Every layer makes its own copy of the same small tensors. One copy is enough, and it makes layers
+look identical.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ RANDOM = {"rand", "randn", "randint", "randperm", "empty"}
 
 
 def merge_creation(graph: Graph) -> Graph:
-    """One node for all equal ones, placed behind the leaves."""
+    """Replace equal nodes by one, placed after the leaves."""
     first: dict[object, str] = {}
     uses = Counter(_key(node) for node in graph.nodes if _mergeable(node))
 
@@ -43,5 +44,5 @@ def _mergeable(node: Node) -> bool:
 
 
 def _key(node: Node) -> object:
-    # repr tells 1 from 1.0 and True, which compare equal
+    # repr distinguishes 1 from 1.0 and True, which compare equal
     return node.op, repr(node.args), repr(node.kwargs), node.outputs[0].shape, node.outputs[0].dtype

@@ -1,4 +1,4 @@
-"""Drop operators that change neither value nor gradient."""
+"""Drops operators that change neither value nor gradient."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ALWAYS = {
     "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.lift.default",
     "aten.positive.default", "aten.resolve_conj.default", "aten.resolve_neg.default",
 }  # fmt: skip
-"""The graph writes nothing in place, so a copy is its source."""
+"""Operators that copy or return their operand; the graph writes nothing in place."""
 IF_UNCHANGED = {
     "aten.to.dtype", "aten.reshape.default", "aten.expand.default", "aten.slice.Tensor",
     "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.broadcast_to.default",
     "aten.narrow.default", "aten.repeat.default",
 }  # fmt: skip
-"""Dropped where shape and dtype stay: a slice or narrowing of the same size is the whole tensor."""
+"""No-ops if shape and dtype stay the same: a slice of the full size is the whole tensor."""
 DROPOUTS = {"aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"}
 
 
 def drop_noops(graph: Graph) -> Graph:
-    """Readers of a no-op read its operand."""
+    """Drop no-ops; their readers read the operand instead."""
     laid_out = _must_be_laid_out(graph)
     return rewrite(
         graph,
@@ -33,7 +33,7 @@ def drop_noops(graph: Graph) -> Graph:
 
 
 def drop_copies(graph: Graph) -> Graph:
-    """`drop_noops`, but for what is none for another number, which may follow the batch's size."""
+    """Drop no-ops, except arithmetic with a number that may follow from the batch size."""
     kept = {node.name for node in graph.nodes if node.op in NEUTRAL} | _must_be_laid_out(graph)
     return rewrite(
         graph, lambda node, tensors: None if node.name in kept else _without(node, tensors)
@@ -41,7 +41,7 @@ def drop_copies(graph: Graph) -> Graph:
 
 
 def _must_be_laid_out(graph: Graph) -> set[str]:
-    """The copies that `normalise` puts in front of group norms of data."""
+    """Return the copies that `normalise` puts in front of group norms of data."""
     read = {node.operands[0] for node in graph.nodes if node.op == "aten.group_norm.default"}
     return {
         node.name
@@ -79,7 +79,7 @@ def _scalar(value: float) -> Callable[[Node, Tensor], bool]:
 
 
 def _zero_of_integers(node: Node, source: Tensor) -> bool:
-    """Adding 0 to a float turns -0.0 into 0.0; to an integer it does nothing."""
+    """Return whether 0 is added to an integer tensor; in a float tensor it turns -0.0 into 0.0."""
     return "int" in source.dtype and _scalar(0)(node, source)
 
 
@@ -94,7 +94,7 @@ NEUTRAL: dict[str, Callable[[Node, Tensor], bool]] = {
 
 
 def _cat_of_one(node: Node, tensors: Tensors) -> str | None:
-    """``cat([empty, x])``, as a fresh key-value cache does it, is x."""
+    """Return x for ``cat([empty, x])``, which a new key-value cache computes."""
     parts = node.args[0]
     assert isinstance(parts, tuple)
     full = [t for t in (tensor_of(part, tensors) for part in parts) if t and 0 not in t.shape]

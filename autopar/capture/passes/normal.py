@@ -1,8 +1,8 @@
-"""One spelling per meaning, so that rules, prices and emission know fewer operators.
+"""Normalises operators, so that rules, cost models and emission handle fewer of them.
 
-Casts become ``aten.to.dtype``, everything that only regroups dims ``aten.reshape.default`` with
-explicit sizes (a view of a tensor that another pass made non-contiguous would fail), creation
-operators carry their dtype, in-place copies become the value that was copied.
+Casts become ``aten.to.dtype``. Everything that only regroups dims becomes ``aten.reshape.default``
+with explicit sizes, because a view of a tensor that another pass made non-contiguous would fail.
+Creation operators get an explicit dtype. In-place copies become the value that was copied.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ CREATION = {
 FILLED = {
     "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1, "full_like": None, "new_full": None,
 }  # fmt: skip
-"""They look at a tensor for its shape and dtype alone; None where the value is an argument."""
+"""Operators that read only shape and dtype of a tensor; None means that the value is an argument."""
 DRAWN = {
     "rand_like": "rand.default", "randn_like": "randn.default",
     "empty_like": "empty.memory_format", "new_empty": "empty.memory_format",
 }  # fmt: skip
-"""Their values are not known, but what they are made like matters no more."""
+"""The same for operators whose values are not known."""
 
 
 LAID_OUT = "aten.contiguous.default"
 
 
 def normalise(graph: Graph) -> Graph:
-    """Rewrite every node to its one spelling."""
+    """Rewrite every node to its normal form."""
     return rewrite(graph, _spelled)
 
 
@@ -87,10 +87,10 @@ def _spelled(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
 
 
 def _laid_out(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
-    """Data in row-major order, whatever views and copies the user's code had made of it before.
+    """Make data row-major in front of a group norm, whatever views and copies the user's code made.
 
-    Torch (2.13, CPU) ends the process in the backward of a group norm whose channels-last input has no
-    gradient.
+    Torch (2.13, CPU) ends the process in the backward of a group norm whose channels-last input has
+    no gradient.
     """
     source = tensor_of(node.args[0], tensors)
     assert source is not None
@@ -102,7 +102,7 @@ def _laid_out(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
 
 
 def _filled(node: Node) -> Node:
-    """One number everywhere, without the tensor that it was made like."""
+    """Return a node that fills a tensor with a number and does not read the tensor it was made like."""
     out, kind = node.outputs[0], short(node.op)
     value = FILLED[kind]
     if value is None:
@@ -118,7 +118,7 @@ def _filled(node: Node) -> Node:
 
 
 def _repeated(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
-    """``x.repeat(8, 1)`` as a new dim before each, stretched, and merged with the one behind it."""
+    """Rewrite ``x.repeat(8, 1)``: add a dim before each repeated one, expand it, and merge the two."""
     source, out = tensor_of(node.args[0], tensors), node.outputs[0]
     assert source is not None
     if 0 in out.shape:
@@ -147,7 +147,7 @@ def _repeated(node: Node, tensors: Tensors) -> tuple[Node, ...] | None:
 
 
 def _broadcast(node: Node) -> tuple[Node, ...]:
-    """Each tensor expanded by itself."""
+    """Expand each tensor separately."""
     return tuple(
         Node(out.name, "aten.expand.default", (Ref(name), out.shape), (), (out,), "", node.origin)
         for name, out in zip(node.operands, node.outputs, strict=True)
@@ -155,7 +155,7 @@ def _broadcast(node: Node) -> tuple[Node, ...]:
 
 
 def _bounds(node: Node, at: int, tensors: Tensors) -> tuple[Arg, ...]:
-    """A slice's dim, start and end as they are: never negative, never beyond the size."""
+    """Return a slice's dim, start and end, never negative and never beyond the size."""
     source = tensor_of(node.args[0], tensors)
     assert source is not None
     dim = argument(node, at, "dim", 0)
@@ -168,7 +168,7 @@ def _bounds(node: Node, at: int, tensors: Tensors) -> tuple[Arg, ...]:
 
 
 def _copied(node: Node, tensors: Tensors) -> tuple[Node, ...]:
-    """``target.copy_(source)`` gives the source, in the target's dtype and shape."""
+    """Replace ``target.copy_(source)`` by the source in the target's dtype and shape."""
     source = tensor_of(node.args[1], tensors)
     assert source is not None
     out = node.outputs[0]

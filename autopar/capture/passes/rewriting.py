@@ -1,4 +1,4 @@
-"""The one loop that all passes share: visit each node, put others in its place, rename the rest."""
+"""The loop that all passes share: visit each node, replace it by others, and rename tensors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from autopar.ir.graph import Arg, Graph, Node, Ref, Tensor
 
 Tensors = Mapping[str, Tensor]
 Same = str
-"""The name of a tensor that stands in for a node's only output."""
+"""The name of a tensor that replaces a node's only output."""
 Step = Callable[[Node, Tensors], "tuple[Node, ...] | Same | None"]
-"""What a pass does with a node: new nodes (the last brings its outputs), a stand-in, or nothing."""
+"""What a pass does with a node: new nodes (the last has its outputs), a replacement, or nothing."""
 
 
 def rewrite(graph: Graph, step: Step) -> Graph:
-    """Apply a step to every node; readers of what went away read its stand-in."""
+    """Apply a step to every node; readers of a dropped tensor read its replacement."""
     renamed: dict[str, str] = {}
     tensors: dict[str, Tensor] = {}
     nodes: list[Node] = []
@@ -33,7 +33,7 @@ def rewrite(graph: Graph, step: Step) -> Graph:
 
 
 def rename(node: Node, names: Mapping[str, str]) -> Node:
-    """The node, reading renamed tensors."""
+    """Return the node with renamed operands."""
     if not any(name in names for name in node.operands):
         return node
     args = cast("tuple[Arg, ...]", _renamed(node.args, names))
@@ -48,7 +48,7 @@ def _renamed(arg: Arg, names: Mapping[str, str]) -> Arg:
 
 
 def renamed_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with loss, outputs and mutations renamed; nodes untouched."""
+    """Return the graph with loss, outputs and mutations renamed; nodes are unchanged."""
     return replace(
         graph,
         loss=None if graph.loss is None else names.get(graph.loss, graph.loss),
@@ -58,12 +58,12 @@ def renamed_ends(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def tensor_of(arg: Arg, tensors: Tensors) -> Tensor | None:
-    """The tensor that an argument refers to, if it does."""
+    """Return the tensor that an argument refers to, or None."""
     return tensors[arg.name] if isinstance(arg, Ref) else None
 
 
 def argument(node: Node, position: int, name: str, default: Arg = None) -> Arg:
-    """An argument by position or keyword."""
+    """Return an argument by position or keyword."""
     if position < len(node.args):
         return node.args[position]
     return dict(node.kwargs).get(name, default)

@@ -1,7 +1,7 @@
-"""A batch norm's weights in the dtype of its running statistics, which buffers keep in low precision.
+"""Casts a batch norm's weights to the dtype of its running statistics, which may be wider.
 
-Kernels take a low input beside wide weights and statistics, not weights of one width beside statistics
-of another.
+In low precision, buffers may keep a wider dtype than weights. Kernels accept a low-precision input
+with wide weights and statistics, but not weights and statistics of different widths.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from autopar.ir.graph import Arg, DType, Graph, Node, Ref
 
 NORMS = ("autopar.batch_norm", "aten.batch_norm.default")
 FACTORS, MEAN = (1, 2), 3
-"""Places of weight and bias, and of the running mean."""
+"""Positions of weight and bias, and of the running mean."""
 
 
 def widen_norms(graph: Graph) -> Graph:
-    """With casts where weights and statistics differ."""
+    """Insert casts where the dtypes of weights and statistics differ."""
     return rewrite(graph, _widened)
 
 

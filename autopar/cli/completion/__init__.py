@@ -1,1 +1,1 @@
-"""What the shell is offered where TAB is pressed: answered without torch."""
+"""Shell completion, without importing torch."""

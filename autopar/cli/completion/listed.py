@@ -1,6 +1,6 @@
-"""The commands as `commands.json` lists them: names, flags, and what may stand behind them.
+"""Builds a Typer application from `commands.json`, for completion and early checks without torch.
 
-`words.py` writes that file; a test says when it is not what the commands are.
+`words.py` writes the file: names, flags, and the kinds of their values.  A test fails if it is outdated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outline = Sequence[Mapping[str, Any]]
 
 
 def listed() -> typer.Typer:
-    """All commands, which can be completed, and check what stands on the line without torch."""
+    """Return an application whose commands can be completed, and only check the values on the line."""
     content = json.loads(LISTED.read_text(encoding="utf-8"))
     app = typer.Typer(
         help=content["help"],
@@ -37,10 +37,10 @@ def listed() -> typer.Typer:
 
 
 def _function(every: Outline, lists: Lists) -> Callable[..., None]:
-    """A function whose parameters are these."""
+    """Return a function with these parameters, which checks the values that it is called with."""
 
     def checked(**given: Any) -> None:
-        from autopar.cli.early import check  # completing a word needs none of it
+        from autopar.cli.early import check  # not needed for completion
 
         check(given)
 
@@ -63,13 +63,13 @@ def _parameter(each: Mapping[str, Any], lists: Lists) -> inspect.Parameter:
 
 
 def _declared(names: Sequence[str]) -> list[str]:
-    """As typer writes a flag and its opposite: ``--bound/--no-bound``."""
+    """Return the names as typer declares them; a flag and its opposite as ``--bound/--no-bound``."""
     against = [name for name in names if name.startswith("--no-")]
     return ["/".join(names)] if against else list(names)
 
 
 def _offering(what: str | None, lists: Lists) -> Callable[..., list[str]] | None:
-    """What a shell gets for the beginning of a word; None: files, as shells complete them."""
+    """Return the function that completes the beginning of a word; None: the shell completes files."""
     if what is None:
         return None
 
@@ -81,5 +81,5 @@ def _offering(what: str | None, lists: Lists) -> Callable[..., list[str]] | None
 
 
 def _plan(ctx: typer.Context) -> str | None:
-    """The plan file on the line; behind an option whose value is missing, no argument is read yet."""
+    """Return the plan file on the line; if an option lacks its value, it is not parsed yet."""
     return ctx.params.get("plan") or next(iter(ctx.args), None)

@@ -1,4 +1,4 @@
-"""Names that a plan file holds: parameters, tensors, modules."""
+"""Reads names from a plan file: parameters, tensors, modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = ("tensor", "module", "target")
 
 
 def names_in(path: str | None, kind: str) -> list[str]:
-    """In the plan's order; nothing where the file cannot be read as a plan."""
+    """Return the names of one kind in the plan's order; none if the file cannot be read as a plan."""
     try:
         content = json.loads(Path(path or "").read_text(encoding="utf-8"))
         plans = [each["plan"] for each in content["stages"]] if "stages" in content else [content]

@@ -1,6 +1,6 @@
-"""What the shell may complete, as a file: it is read where there is no time to import the commands.
+"""Writes `commands.json`, from which the shell completes words without importing the commands.
 
-python -m autopar.cli.completion.words
+Run ``python -m autopar.cli.completion.words`` after changing a command.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ OFFERS = {
     "--tensor": "tensor", "--explain": "target", "target": "target", "operator": "operator",
     "name": "hardware",
 }  # fmt: skip
-"""What stands behind an option or as an argument; `tensor`, `module` and `target` are of a plan file."""
+"""Kind of an option's or argument's value; `tensor`, `module` and `target` are read from a plan file."""
 
 
 def written() -> str:
-    """The file's text."""
+    """Return the text of `commands.json`."""
     group: Any = typer.main.get_command(app)
     lists = {
         "preset": list(presets.names()), "hardware": list(names()), "schedule": sorted(SCHEDULES),
@@ -48,7 +48,7 @@ def written() -> str:
 
 
 def _lines(content: Any, depth: int = 1) -> str:
-    """JSON with a line per list of words and per parameter."""
+    """Return JSON with one line per list of words and per parameter."""
     inside = content.values() if isinstance(content, dict) else content
     if not any(isinstance(each, dict | list) for each in inside) or "names" in content:
         return json.dumps(content)

@@ -1,4 +1,4 @@
-"""What might be otherwise: slower or faster links, another number of microbatches, a slow rank."""
+"""Conditions of a replay: other bandwidths, another number of microbatches, slow ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from autopar.utils.messages import argument
 
 LINKS = ("intra_host", "inter_host")
 MOST_MICROBATCHES = 4096
-"""Of which every stage's actions are listed and timed one by one: more would take all memory."""
+"""Limit of microbatches; each stage's actions are simulated one by one, so more would exhaust memory."""
 LEAST, MOST = 1e-3, 1e3
-"""Factors between these: beyond, what is played is another machine, and needs a profile of its own."""
+"""Range of factors; beyond it the replay is of another machine, which needs a profile of its own."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """`bandwidth` multiplies that of mesh axes or links; `stragglers` multiply a rank's compute time."""
+    """Changes to the planned conditions.
+
+    `bandwidth` are factors on the bandwidth of mesh axes or links, by name; `stragglers` are factors on
+    a rank's compute time.
+    """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
     microbatches: int | None = None
@@ -30,7 +34,10 @@ class Conditions:
         microbatches: int | None = None,
         stragglers: Iterable[str] = (),
     ) -> Conditions:
-        """Read ``node=0.5x`` and ``3=1.2x``."""
+        """Parse bandwidths such as ``node=0.5x`` and stragglers such as ``3=1.2x``.
+
+        Raises `InputError` if a text is malformed or a name occurs twice.
+        """
         slow = _factors("straggler", stragglers, "3=1.2x")
         for name in slow:
             if not name.isdecimal():
@@ -42,8 +49,7 @@ class Conditions:
         return cls(_factors("bandwidth", bandwidth, "node=0.5x"), microbatches, ranks)
 
     def check(self, axes: Iterable[str], world: int) -> None:
-        """Raise `InputError` for axes, links and ranks that there are not, for factors that nothing
-        has, and for too much to play."""
+        """Raise `InputError` for unknown axes, links or ranks, and for numbers out of range."""
         if self.microbatches is not None and self.microbatches > MOST_MICROBATCHES:
             raise InputError(
                 f"A step of {self.microbatches} microbatches is too long to be played: pass "
@@ -67,7 +73,7 @@ class Conditions:
                 raise InputError(f"There is no rank {rank}: the mesh has {world}, from 0.")
 
     def slowest(self, ranks: Iterable[int]) -> float:
-        """By how much the slowest of these ranks is slower than planned."""
+        """Return the straggler factor of the slowest of these ranks."""
         return max((self.stragglers.get(rank, 1.0) for rank in ranks), default=1.0)
 
     def __str__(self) -> str:
@@ -82,7 +88,7 @@ AS_PLANNED = Conditions()
 
 
 def _pace(factor: float) -> str:
-    """``x1.5 slower``; what takes half as long is ``x2 faster``."""
+    """Return ``x1.5 slower`` or, for a factor of 0.5, ``x2 faster``."""
     return f"x{factor:g} slower" if factor >= 1 else f"x{1 / factor:.3g} faster"
 
 

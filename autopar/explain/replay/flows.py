@@ -1,4 +1,4 @@
-"""Seconds of a plan's flows where links have another bandwidth: latency stays, the rest is divided."""
+"""Rescales a plan's communication times to other bandwidths; latencies stay the same."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Flows:
             self._after = Prices(mesh, changed(hardware, conditions))
 
     def seconds(self, flow: Flow) -> float:
-        """Of one flow."""
+        """Return the seconds of a flow under the conditions."""
         return flow.seconds * self.factor(flow)
 
     def total(self, flows: Iterable[Flow], scope: str, direction: str | None = None) -> float:
-        """Of those of a scope, and of a direction."""
+        """Return the total seconds of the flows of a scope and, if given, of a direction."""
         return sum(
             self.seconds(flow)
             for flow in flows
@@ -38,7 +38,7 @@ class Flows:
         )
 
     def factor(self, flow: Flow) -> float:
-        """By how much it takes longer: calls are all priced at their average size."""
+        """Return the ratio to the planned seconds, with all calls priced at their mean size."""
         if self._as_planned or not flow.calls:
             return 1.0
         axis = self._mesh.index(flow.axis)
@@ -53,7 +53,7 @@ class Flows:
 
 
 def changed(hardware: Hardware, conditions: Conditions) -> Hardware:
-    """The profile with other links."""
+    """Return the profile with the links' bandwidths scaled by the conditions."""
     factors = [conditions.bandwidth.get(name, 1.0) for name in LINKS]
     return replace(
         hardware,
@@ -63,7 +63,7 @@ def changed(hardware: Hardware, conditions: Conditions) -> Hardware:
 
 
 def scaled(link: Link, factor: float) -> Link:
-    """A link that carries so many times as much per second, what was fitted included."""
+    """Return the link with `factor` times the bandwidth, including its fits and levels."""
     fits = (fit.faster(factor) for fit in link.fits)
     levels = (replace(level, bytes_per_s=level.bytes_per_s * factor) for level in link.levels)
     return replace(
@@ -74,9 +74,10 @@ def scaled(link: Link, factor: float) -> Link:
 def checked(
     hardware: Hardware | None, named: str, figures: str, conditions: Conditions
 ) -> Hardware | None:
-    """The plan's own profile, by its name if autopar brings it.
+    """Return the profile that priced the plan; if none is given, the shipped one of that name.
 
-    `InputError` where another bandwidth needs it and it is not there.
+    Only conditions with another bandwidth need it; then `InputError` is raised if it is missing or has
+    other numbers than the plan's.
     """
     if not conditions.bandwidth:
         return hardware
@@ -92,7 +93,7 @@ def checked(
 
 
 def refuse_other(hardware: Hardware, named: str, figures: str) -> None:
-    """`InputError` unless the profile has the figures that a plan was priced by."""
+    """Raise `InputError` unless the profile has the numbers that priced the plan."""
     if figures and digest(hardware) != figures:
         raise InputError(
             f"The plan was priced for {named} ({figures}), not for {hardware.device.name} "

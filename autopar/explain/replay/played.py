@@ -1,4 +1,4 @@
-"""A played step: who does what when, and how much memory is in use; equal ranks share a row."""
+"""Data classes of a replayed step: activity and memory over time, one row per group of equal ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autopar.utils.shown import Shown
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`lane` is "compute" or "communication"; what is hidden runs beside compute."""
+    """An activity; `lane` is "compute" or "communication", `hidden` means overlapped with compute."""
 
     lane: str
     what: str
@@ -21,9 +21,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Ranks that do the same at the same time; `memory` is (second, bytes from then on).
+    """Ranks with the same timeline; `memory` is a list of (second, bytes from then on).
 
-    `busy_s` is compute; of a pipeline it is that of whole actions, the collectives in them included.
+    `busy_s` is compute time; in a pipeline it is the time of whole actions, including their collectives.
     """
 
     name: str
@@ -34,13 +34,16 @@ class Row:
 
     @property
     def peak(self) -> float:
-        """The most bytes."""
+        """The peak in bytes."""
         return max((nbytes for _, nbytes in self.memory), default=0.0)
 
 
 @dataclass(frozen=True)
 class Played(Shown):
-    """`planned_s` is the plan's own prediction; a step takes `samples` times as much data as planned."""
+    """A replayed step.
+
+    `planned_s` is the plan's own prediction.  `samples` is the batch size relative to the planned one.
+    """
 
     model: str
     conditions: str

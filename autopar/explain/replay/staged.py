@@ -1,4 +1,4 @@
-"""A pipeline's plan: its schedule simulated with the costs that the file holds."""
+"""Replays a pipeline plan: simulates its schedule with the costs recorded in the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {
 
 
 def play_stages(plan: PipelinePlan, conditions: Conditions, hardware: Hardware | None) -> Played:
-    """The step; of a stream of batches, one batch's share."""
+    """Return the replayed step; for a stream of batches, one batch's share."""
     found = plan.prediction
     if found is None or (len(plan.stages) > 1 and not found.passed):
         raise PlanError(
@@ -51,7 +51,10 @@ def play_stages(plan: PipelinePlan, conditions: Conditions, hardware: Hardware |
 
 
 def _schedule(plan: PipelinePlan, conditions: Conditions) -> Schedule:
-    """The plan's, or one of its name with other microbatches; transfers are timed, not listed."""
+    """Return the plan's schedule, or one of its name with another number of microbatches.
+
+    Only compute actions and updates are kept; the simulator inserts the transfers.
+    """
     made, count = plan.schedule, conditions.microbatches
     if count is not None and count != plan.microbatches:
         workers = len(plan.workers)
@@ -77,7 +80,7 @@ def _costs(
     hardware: Hardware | None,
     schedule: Schedule,
 ) -> Costs:
-    """As the prediction counted them, each stage as slow as its slowest copy."""
+    """Return the costs of the prediction under the conditions; the slowest copy of a stage counts."""
     by_stage: dict[int, list[StageCost]] = {}
     for figures in found.stages:
         worker = plan.workers[figures.worker]
@@ -110,8 +113,10 @@ def _costs(
 
 
 def _faster(plan: PipelinePlan, conditions: Conditions, one: int, two: int, link: str) -> float:
-    """So many times as much per second goes between two workers: by their link, and by every axis of
-    the whole mesh on which they have no place in common."""
+    """Return the bandwidth factor between two workers.
+
+    It is that of their link, times those of all mesh axes on which they have no coordinate in common.
+    """
     factor = conditions.bandwidth.get(link, 1.0)
     for axis, name in enumerate(plan.mesh.names):
         places = [
@@ -124,14 +129,14 @@ def _faster(plan: PipelinePlan, conditions: Conditions, one: int, two: int, link
 
 
 def _cost(figures: StageFigures, own: Plan, flows: Flows, slow: float) -> StageCost:
-    """Of one copy: the figures, with what changes of communication and compute."""
+    """Return the cost of one copy of a stage under changed bandwidth and pace."""
     e = own.estimate
     forward = _stretched(figures.forward_s, e, flows, slow, "forward")
     whole = figures.input_grad_s + figures.weight_grad_s
     times = _stretched(whole, e, flows, slow, "backward") / whole if whole else 1.0
     plain = sum(flow.seconds for flow in e.flows if flow.scope == "step")
     sent = flows.total(e.flows, "step")
-    # Without parts, all that is sent once a step is meant to be exposed.
+    # Old plans without parts: all communication once per step counts as exposed.
     reduced = figures.reduced_s * (sent / plain if plain else 1.0)
     once = figures.once_s - figures.reduced_s
     exposed = max(0.0, plain - (sum(s for _, s in e.parts.hideable) if e.parts else 0.0))
@@ -151,21 +156,21 @@ def _cost(figures: StageFigures, own: Plan, flows: Flows, slow: float) -> StageC
 
 
 def _stretched(seconds: float, e: Estimate, flows: Flows, slow: float, direction: str) -> float:
-    """A microbatch's seconds: compute at a rank's pace, collectives at their links'."""
+    """Return a microbatch's seconds: compute scaled by `slow`, collectives by their links."""
     known = [f for f in e.flows if f.scope == "microbatch" and f.direction == direction]
     sent = min(seconds, sum(flow.seconds for flow in known))
     return (seconds - sent) * slow + sum(map(flows.seconds, known))
 
 
 def _slowest(every: list[StageCost]) -> StageCost:
-    """Figure by figure."""
+    """Return the maximum of each figure."""
     names = ("forward", "input_gradient", "weight_gradient", "kept", "kept_for_weights", "working",
              "static", "reduction", "update")  # fmt: skip
     return StageCost(**{name: max(getattr(each, name) for each in every) for name in names})
 
 
 def _rows(plan: PipelinePlan, simulated: Simulated) -> Iterator[Row]:
-    """A row per worker: its actions, transfers that leave it, and the sum of its gradients."""
+    """Yield a row per worker: its actions, outgoing transfers, gradient reductions and update."""
     for number, worker in enumerate(plan.workers):
         spans = [
             Span("compute", f"{NAMES[r.action.kind]} {r.action}", r.start, r.end)

@@ -1,4 +1,4 @@
-"""A played step in Chrome's trace event format, for ui.perfetto.dev."""
+"""Converts a replayed step to Chrome's trace event format, for ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LANES = ("compute", "communication", "hidden")
 
 
 def trace_of(played: Played) -> dict[str, Any]:
-    """What `json.dump` writes: the simulator's own trace, or a process per group of equal ranks."""
+    """Return the trace for `json.dump`: the simulator's own, or a process per group of equal ranks."""
     if played.simulated is not None:
         made = trace(played.simulated)
     else:

@@ -1,6 +1,6 @@
-"""A plan without stages: one step of all ranks together.
+"""Replays a plan without stages: one step of all ranks together.
 
-All ranks do the same and wait for each other at every collective, so one slow rank slows all.
+All ranks do the same work and wait for each other at every collective, so one slow rank slows all.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from autopar.plans.plan import Plan
 from cost_models.hardware import Hardware
 
 MOST_SLICES = 32
-"""Pieces that forward and backward are drawn in: the model's blocks, if they are no more."""
+"""Maximum number of slices in which forward and backward are drawn: one per block, if not more."""
 
 
 def play_whole(plan: Plan, conditions: Conditions, hardware: Hardware | None) -> Played:
-    """The step."""
+    """Return the replayed step."""
     conditions.check(plan.mesh.names, plan.mesh.world_size)
     if conditions.microbatches not in (None, 1):
         raise PlanError(
@@ -67,7 +67,7 @@ def play_whole(plan: Plan, conditions: Conditions, hardware: Hardware | None) ->
 
 
 def blocks_of(plan: Plan) -> int:
-    """How often the most repeated block is there, by the names of its parameters."""
+    """Return the number of repetitions of the most frequent block, by parameter names."""
     numbers: dict[str, set[str]] = {}
     for parameter in plan.parameters:
         if match := re.match(r"(.*?)\b(\d+)\b", parameter.name):
@@ -76,7 +76,7 @@ def blocks_of(plan: Plan) -> int:
 
 
 def _groups(plan: Plan, conditions: Conditions) -> Iterator[tuple[str, tuple[int, ...], float]]:
-    """Ranks of one pace; those with the plan's come first."""
+    """Yield (name, ranks, pace) for each group of ranks of equal pace, in ascending order of pace."""
     by_pace: dict[float, list[int]] = {}
     for rank in range(plan.mesh.world_size):
         by_pace.setdefault(conditions.stragglers.get(rank, 1.0), []).append(rank)
@@ -95,7 +95,7 @@ def _by_axis(flows: Iterable[Flow], seconds: Callable[[Flow], float]) -> dict[st
 
 @dataclass
 class _Step:
-    """Writes the spans of a rank of some pace, where the slowest has the pace `slow`."""
+    """Generates the spans of a rank with straggler factor `pace`, if the slowest rank's is `slow`."""
 
     estimate: Estimate
     parts: Parts
@@ -106,7 +106,7 @@ class _Step:
     now: float = 0.0
 
     def spans(self) -> Iterator[Span]:
-        """From the gathers before the forward to the update; writes `memory` as it goes."""
+        """Yield the spans from the first gathers to the update, and record `memory` meanwhile."""
         e, parts = self.estimate, self.parts
         rest = e.parameter_nbytes + e.gradient_nbytes + e.optimizer_nbytes
         kept = e.in_flight * e.activation_nbytes / self.slices
@@ -139,12 +139,12 @@ class _Step:
         self.memory.append((self.now, float(rest)))
 
     def _evenly(self, nbytes: float) -> None:
-        """Of plans that say nothing of single operators."""
+        """Record memory for old plans, which have no figures of single operators."""
         if not self.estimate.operators:
             self.memory.append((self.now, nbytes))
 
     def _moments(self, begun: float, spent: list[tuple[float, int]], rest: int) -> None:
-        """What operators have in use, one after the other, from `begun` until now."""
+        """Record the memory of operators, which run one after the other from `begun` until now."""
         whole = sum(seconds for seconds, _ in spent)
         done = 0.0
         for seconds, nbytes in spent:
@@ -155,9 +155,10 @@ class _Step:
             done += seconds
 
     def _hidden(self, reduced: list[Flow]) -> dict[str, float]:
-        """Seconds of reductions that run beside the backward, by axis.
+        """Return the seconds of reductions hidden behind the backward, by axis.
 
-        Every axis keeps the place that it has as planned; what room is left, those share that want more.
+        Every axis keeps the hidden time that it has in the plan, if it still needs it.  The backward's
+        remaining time is divided among the axes that need more.
         """
         planned = dict(self.parts.hideable)
         if not sum(planned.values()) or not self.estimate.hidden_s:
@@ -175,7 +176,7 @@ class _Step:
         return {axis: s + (wanted[axis] - s) * filled for axis, s in kept.items()}
 
     def _exposed(self, reduced: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
-        """What remains of the reductions, of every kind on an axis the same share."""
+        """Yield the exposed part of the reductions: the same share of all flows on an axis."""
         whole = _by_axis(reduced, self.flows.seconds)
         for flow in reduced:
             of = whole[flow.axis]
@@ -183,20 +184,23 @@ class _Step:
             yield replace(flow, seconds=flow.seconds * share)
 
     def _computed(self, what: str, seconds: float) -> Iterator[Span]:
-        """Compute, and the wait for the slowest rank."""
+        """Yield a span of compute, then advance to the end of the slowest rank's."""
         if seconds:
             yield Span("compute", what, self.now, self.now + seconds * self.pace)
             self.now += seconds * self.slow
 
     def _part(self, flows: list[Flow], number: int) -> Iterator[Span]:
-        """What one slice sends: of few calls the last slices, where the loss is, one each."""
+        """Yield one slice's communication.
+
+        Flows with fewer calls than slices are assigned to the last slices, which contain the loss.
+        """
         for flow in flows:
             count = min(flow.calls, self.slices)
             if number >= self.slices - count:
                 yield from self._sent([flow], count)
 
     def _sent(self, flows: Iterable[Flow], parts: int = 1) -> Iterator[Span]:
-        """One part of so many."""
+        """Yield the spans of one of `parts` equal parts of the flows."""
         for flow in flows:
             seconds = self.flows.seconds(flow) / parts
             if seconds:

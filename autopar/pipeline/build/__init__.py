@@ -1,1 +1,1 @@
-"""Builds pipeline plans from captured graphs, with the planner in `autopar/pipeline/planner`."""
+"""Builds pipeline plans from captured graphs, using the planner in `autopar/pipeline/planner`."""

@@ -1,8 +1,8 @@
-"""What passes between stages: how long a cut's tensors occupy the links between two submeshes.
+"""Transfer times between stages: how long a cut's tensors occupy the links between two submeshes.
 
-Every rank of the receiving submesh gets its own part of each tensor once, from ranks of the sending one
-that take turns: so a submesh of d devices that splits what crosses among t of them takes in d / t times
-its bytes.  The slower of the two sides counts, ranks sending and receiving at the same time.
+Every rank of the receiving submesh gets its own shard of each tensor once.  The ranks of the sending
+submesh take turns.  So a submesh of d devices that divides a tensor into t shards receives d / t times
+its bytes.  The slower of the two sides counts; all ranks send and receive at the same time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cost_models.hardware import Hardware, Link
 
 @dataclass(frozen=True, order=True)
 class Border:
-    """`devices` among `tiles` of which a tensor that crosses is divided."""
+    """A submesh of `devices` devices that divides a crossing tensor into `tiles` shards."""
 
     devices: int
     tiles: int
 
 
 def seconds(nbytes: float, source: Border, target: Border, link: Link) -> float:
-    """One microbatch's transfer, without its latency."""
+    """Return the seconds of one microbatch's transfer, without latency."""
     taken = nbytes / target.tiles
     given = taken * target.devices / source.devices
     return max(link.sending(taken, target.devices), link.sending(given, source.devices))
@@ -39,7 +39,7 @@ def seconds(nbytes: float, source: Border, target: Border, link: Link) -> float:
 def passing(
     crossing: Sequence[Sequence[Tensor]], borders: Sequence[Border], link: Link
 ) -> tuple[Array, Array]:
-    """[cut, exit, entry] for outputs, and for their gradients."""
+    """Return seconds [cut, exit, entry] of activations, and of their gradients."""
     forward = [sum(t.nbytes for t in tensors) for tensors in crossing]
     back = [sum(t.nbytes for t in tensors if t.differentiable) for tensors in crossing]
     every = {
@@ -54,7 +54,7 @@ def passing(
 
 
 def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> Link:
-    """The slowest link between two workers, ranks being numbered host by host."""
+    """Return the slowest link between two workers; ranks are numbered host by host."""
     ranks, link = (*one.ranks, *two.ranks), hardware.intra_host.reaching(1)
     for devices, leaving in hardware.borders:
         if len({rank // devices for rank in ranks}) == 1:
@@ -64,30 +64,30 @@ def link_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> Link:
 
 
 def latency_s(link: Link, hardware: Hardware) -> float:
-    """Seconds of a message of no bytes: the link's, and how late a stage finds the other's ranks.
+    """Return the seconds of an empty message: the link's latency, and the wait for ranks that are late.
 
-    `hardware` is as its ranks see it while all of a host's are busy.
+    `hardware` is the profile for fully used hosts.
     """
     return link.latency_s + hardware.device.late_s
 
 
 def name_of(hardware: Hardware, one: WorkerPlan, two: WorkerPlan) -> str:
-    """What a profile calls that link; tiers count as what they are inside or beyond."""
+    """Return the profile's name of that link; tiers count as intra-host or inter-host."""
     hosts = {rank // hardware.devices_per_host for rank in (*one.ranks, *two.ranks)}
     return "intra_host" if len(hosts) == 1 else "inter_host"
 
 
 def tiles(form: Sharding, mesh: Mesh) -> int:
-    """Among how many ranks a form divides a tensor."""
+    """Return the number of shards into which a sharding divides a tensor."""
     return math.prod(
         size for size, kind in zip(mesh.sizes, form, strict=True) if isinstance(kind, S)
     )
 
 
 def link_between(hardware: Hardware, devices: int) -> Link:
-    """What joins neighbouring stages: between hosts, as soon as there are several hosts.
+    """Return the link between neighbouring stages: the one between hosts if there are several hosts.
 
-    Tiers inside a host count; few of all cuts lie on a border beyond hosts.
+    Tiers inside a host count.  Tiers of several hosts do not, since few cuts lie on their borders.
     """
     link = hardware.intra_host.reaching(1)
     for border, leaving in hardware.borders:
@@ -97,7 +97,7 @@ def link_between(hardware: Hardware, devices: int) -> Link:
 
 
 def tiles_of(forms: Sequence[tuple[Tensor, int]]) -> int:
-    """Of tensors and how many ranks divide each: what divides most bytes."""
+    """Return the number of shards that applies to most elements, given pairs (tensor, shards)."""
     weights: dict[int, float] = {}
     for tensor, tiles in forms:
         weights[tiles] = weights.get(tiles, 0.0) + math.prod(tensor.shape)

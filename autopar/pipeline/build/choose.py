@@ -3,14 +3,14 @@
 1. A sweep builds a cost table of all layer ranges (`stage_tables.py`).  From it the planner chooses
    stages, submeshes, number of microbatches and schedule jointly (`autopar/pipeline/planner`).
 2. The plan without stages and microbatches is compiled first if it can be found quickly.  It wins at
-   once if the lower bound of all plans in the table shows that none comes near it.
+   once if the lower bound of all plans in the table shows that none can be near it.
 3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  If they do
    not fit because the table was too optimistic, the planner runs again with slightly less memory.
 4. V schedules whose step in the table is near the best are compiled too
    (`autopar/pipeline/planner/v_schedule.py`).
-5. So is a single stage that accumulates gradients over microbatches.  A plan without stages that
-   requires a search over memory comes last, and is skipped if its bound is worse.  The plan with the
-   shortest predicted step wins (`comparison.py`).
+5. A single stage that accumulates gradients over microbatches is compiled under the same condition.  A
+   plan without stages that requires a search within the memory limit comes last, and is skipped if its
+   bound is worse.  The plan with the shortest predicted step wins (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cost_models.hardware import Hardware
 TIGHTER = (0.93, 0.85, 0.75)
 """Shares of the memory limit that the planner gets in turn if the compiled stages do not fit."""
 HOPELESS = 1.5
-"""Multiple of the memory limit: no plan without stages is sought if the sweep's smallest exceeds it."""
+"""Multiple of the memory limit: a plan without stages is tried only if the sweep's smallest is below."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
 """Schedule families considered, in addition to V schedules, if the user names no schedule."""
 

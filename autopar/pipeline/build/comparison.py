@@ -24,16 +24,18 @@ from cost_models.hardware import Hardware
 BEHIND = 1.25
 """Multiple of the best known step: candidates whose step in the table is longer are not compiled."""
 FURTHER = 1.1
-"""The same for candidates with one stage per worker, once another candidate has been compiled.  It does
-not apply to V schedules: their table charges the slowest link for every message, of which they have
-twice as many."""
+"""The same for candidates with one stage per worker, once another candidate has been compiled.  It
+does not apply to V schedules: their table charges the slowest link for every message, of which they
+have twice as many."""
 NEAR = 1.05
-"""Multiple of the best known step: if no plan of the table can be faster, none is sought.  The factor is
-above 1 because stages that are solved separately may be slightly faster than in the table."""
+"""Multiple of the best known step: if no plan of the table can be faster, none is searched for.  The
+factor is above 1 because stages that are solved separately may be slightly faster than in the
+table."""
 WORTH = 1.05
-"""Required predicted speedup of stages over a plan without, if the profile does not model how ranks wait
-for each other at every message.  Measured on two ranks of one machine, both predicted at 219 ms: stages
-took 220 ms alone and 255 to 290 ms alternating with other programs, the plan without stages 207 ms."""
+"""Required predicted speedup of stages over a plan without, if the profile does not model how ranks
+wait for each other at every message.  Measured on two ranks of one machine, with equal predictions:
+stages took 6 % longer than the plan without stages, and 23 to 40 % longer alternating with other
+programs."""
 
 
 def worth_of(hardware: Hardware) -> float:
@@ -59,8 +61,8 @@ class Chosen:
 class Candidate:
     """A pipeline found in a table: its step there, its description, and a function that compiles it.
 
-    `most_stages` is that of its problem, None for any number.  Once a pipeline has been compiled, this
-    one is compiled only if its step is at most `behind` times the best.
+    `most_stages` is that of its problem; None: no limit.  Once another pipeline has been compiled,
+    this one is compiled only if its step is at most `behind` times the best.
     """
 
     step_s: float
@@ -71,7 +73,7 @@ class Candidate:
 
 
 class PlanComparison:
-    """The best compiled pipeline so far, and the step times of everything compared."""
+    """The best compiled pipeline so far, and the steps of all plans compared."""
 
     def __init__(self, alone: SingleStagePlanner | None, worth: float) -> None:
         """`alone` plans without stages (None: do not try); stages must be `worth` times as fast."""

@@ -1,4 +1,4 @@
-"""What copies of a parameter cost: workers that hold one each add up their gradients, once a step."""
+"""Cost of parameter copies: workers that hold a copy sum their gradients once per step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from cost_models.hardware import Hardware
 
 
 def copied(plan: PipelinePlan, stages: Stages, hardware: Hardware) -> tuple[Copied, ...]:
-    """Tied weights, and stages that several workers hold.
+    """Return the costs of tied weights, and of stages that several workers hold.
 
-    Every worker sends its gradient to each of the others and gets theirs, both ways at the same time,
-    one parameter after the other.  A worker that reads a parameter in several stages pays at the first.
+    Every worker sends its gradient to each of the others and receives theirs, in both directions at
+    the same time, one parameter after the other.  If a worker reads a parameter in several stages, the
+    first one has the cost.
     """
     found: defaultdict[tuple[int, int, int], float] = defaultdict(float)
     for name, holders in _holders(plan, stages).items():
@@ -39,7 +40,7 @@ def copied(plan: PipelinePlan, stages: Stages, hardware: Hardware) -> tuple[Copi
 
 
 def _holders(plan: PipelinePlan, stages: Stages) -> Mapping[str, Mapping[int, int]]:
-    """By trained parameter: the workers that hold it, each with the first stage that reads it."""
+    """Return by trained parameter the workers that hold it, each with its first stage that reads it."""
     found: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for each in plan.stages:
         for node in stages.graphs[each.stage].leaves("parameter"):
@@ -49,7 +50,7 @@ def _holders(plan: PipelinePlan, stages: Stages) -> Mapping[str, Mapping[int, in
 
 
 def _gradient_nbytes(plan: Plan, graph: Graph, name: str) -> float:
-    """Of one rank's part, in the precision in which it rests."""
+    """Return the bytes of the gradient of one rank's shard, in the dtype of its reduction."""
     entry = plan.parameter[name]
     tensor = next(n.outputs[0] for n in graph.leaves("parameter") if n.target == name)
     wide = reduction_dtype(tensor.name, graph, plan.precision)

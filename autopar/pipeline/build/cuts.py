@@ -1,4 +1,4 @@
-"""Where a graph may be cut, and where to cut it into stages of equal work."""
+"""Finds the places where a graph can be cut, and cuts it into stages of equal work."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ Places = list[tuple[str, int]]
 
 
 def narrow_cuts(graph: Graph) -> tuple[str, ...]:
-    """The operators before which least crosses, of their neighbourhood: between blocks, mostly.
+    """Return the operators before which the fewest bytes cross in their neighbourhood.
 
-    They are valleys among valleys: inside attention, where a residual passes by, less crosses than
-    before and after, but more than between the layers.
+    These cuts are mostly between blocks.  They are local minima among local minima: inside attention,
+    next to a residual connection, fewer bytes cross than just before and after, but more than between
+    layers.
     """
     valleys = _valleys(list(crossing_nbytes(graph)), strict=True)
     return tuple(name for name, _ in _valleys(valleys, strict=False))
 
 
 def _valleys(places: Places, strict: bool) -> Places:
-    """Where no more crosses than on either side; `strict`: less than behind."""
+    """Return the local minima of crossing bytes; `strict`: fewer bytes than at the next place."""
     sizes = [float("inf"), *(nbytes for _, nbytes in places), float("inf")]
     return [
         place
@@ -35,10 +36,10 @@ def _valleys(places: Places, strict: bool) -> Places:
 
 
 def places_for(graph: Graph, stages: int) -> tuple[str, ...]:
-    """Where a graph may be cut into so many stages: the narrowest sort of place that is enough.
+    """Return places to cut a graph into this many stages, from the narrowest kind with enough places.
 
-    Every stage has parameters of its own to read, where the graph has enough.  Raises `InputError`
-    where it has too few places for so many stages.
+    If the graph allows it, every stage reads parameters of its own.  Raises `InputError` if the graph
+    has too few places for this many stages.
     """
     every = tuple(name for name, _ in crossing_nbytes(graph))
     sorts = (_reading(graph, narrow_cuts(graph)), _reading(graph, every), every)
@@ -52,9 +53,9 @@ def places_for(graph: Graph, stages: int) -> tuple[str, ...]:
 
 
 def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
-    """Cuts into stages whose FLOPs are as the shares are, as nearly as narrow places allow.
+    """Return cuts into stages with FLOPs proportional to the shares, as nearly as narrow places allow.
 
-    Raises `InputError` where there are too few places.
+    Raises `InputError` if there are too few places.
     """
     places = places_for(graph, len(shares))
     return divided(graph, places, shares, {n.name: flops(n, graph) for n in computing(graph)})
@@ -63,13 +64,16 @@ def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
 def divided(
     graph: Graph, places: Sequence[str], shares: Sequence[float], work: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Of these places, the cuts into stages whose `work`, by operator, is as the shares are."""
+    """Return cuts at some of these places, into stages with work proportional to the shares.
+
+    `work` is by operator.
+    """
     before = _work_before(graph, places, work)
     return tuple(places[place] for place in _fair(before, shares))
 
 
 def _reading(graph: Graph, cuts: Sequence[str]) -> tuple[str, ...]:
-    """The cuts that have parameters read before, between and behind them."""
+    """Return cuts with parameters read before the first, between any two, and after the last."""
     parameters = {node.outputs[0].name for node in graph.leaves("parameter")}
     last_count, found, wanted = 0, [], set(cuts)
     reads = [parameters & set(node.operands) for node in graph.nodes]
@@ -84,7 +88,7 @@ def _reading(graph: Graph, cuts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _work_before(graph: Graph, places: Sequence[str], work: Mapping[str, float]) -> list[float]:
-    """Work of what comes before each place, as a share of all; operators without any count a little."""
+    """Return the fraction of the work before each place; operators without work count a little."""
     everywhere = shared(graph)
     operators = [node.name for node in computing(graph) if node.name not in everywhere]
     index = {name: place for place, name in enumerate(operators)}
@@ -95,12 +99,15 @@ def _work_before(graph: Graph, places: Sequence[str], work: Mapping[str, float])
 
 
 def _fair(work: Sequence[float], shares: Sequence[float]) -> list[int]:
-    """Of increasing `work`, the places whose largest stage is smallest for its share."""
+    """Return the indices that minimise the largest ratio of a stage's work to its share.
+
+    `work` has the increasing fractions of the work before each place.
+    """
     whole = sum(shares)
     part = [share / whole for share in shares]
 
     def fill(most: float) -> list[int] | None:
-        """Greedily: every stage as long as `most` times its share allows."""
+        """Fill each stage greedily up to `most` times its share; return None if that is not enough."""
         found: list[int] = []
         start = 0.0
         for stage in range(len(part) - 1):

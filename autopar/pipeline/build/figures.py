@@ -1,9 +1,9 @@
-"""What the pieces of a decision spend, in every size of a microbatch and every mode of recomputation.
+"""Costs of the pieces under a sharding decision, for every microbatch size and recomputation mode.
 
-Which collectives are issued and which tensors are kept does not depend on the size, and their bytes are
-linear in it: they are counted for the smallest and the largest size, and lie on the line between.  (The
-largest operator's bytes are a maximum of lines, and the line between two of its values is above it.)
-Seconds are priced for each size.
+The collectives issued and the tensors kept do not depend on the microbatch size, and their bytes are
+linear in it.  They are counted for the smallest and the largest size and interpolated between.  (The
+working set is a maximum of linear functions, so its interpolation is an upper bound.)  Seconds are
+priced for each size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Sized = TypeVar("Sized", Sent, Copied)
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A graph for microbatches of one size, in pieces."""
+    """A graph for one microbatch size, in pieces."""
 
     samples: int
     pieces: tuple[Graph, ...]
@@ -39,20 +39,20 @@ class Cut:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Equal for pieces that differ in names only."""
+        """A key per piece, equal for pieces that differ in names only."""
         return tuple(map(nameless, self.pieces))
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What a piece computes again in one mode, and its conversions then."""
+    """What a piece recomputes in one mode, and its conversions in that mode."""
 
     again: RecomputeSet
     conversions: tuple[Conversion, ...]
 
 
 class Piece:
-    """One piece under one decision."""
+    """The costs of one piece under one decision."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Piece:
         prices: Prices,
         precision: str,
     ) -> None:
-        """`ends`: the smallest and the largest size that the decision fits."""
+        """`ends` are the smallest and the largest microbatch size that the decision fits."""
         self._place, self._chosen, self._ends = place, chosen, ends
         self._prices, self._precision = prices, precision
         piece = ends[0].pieces[place]
@@ -73,7 +73,7 @@ class Piece:
         self._spent: dict[tuple[int, Recompute], Spent] = {}
 
     def spent(self, cut: Cut, count: int, mode: Recompute, seconds_of: SecondsOf) -> Spent:
-        """What it spends in one of so many microbatches, where its blocks do this in the backward."""
+        """Return the costs in one of `count` microbatches if its blocks use this recomputation mode."""
         mode = mode if self._forgets else "none"
         key = cut.samples, mode
         if key not in self._spent:
@@ -116,14 +116,14 @@ class Piece:
 
 
 class Pieces:
-    """Pieces under decisions on one mesh; what differs in names only is one object."""
+    """Pieces under decisions on one mesh; pieces that differ in names only share one object."""
 
     def __init__(self, prices: Prices, precision: str) -> None:
         self._prices, self._precision = prices, precision
         self._known: dict[object, Piece] = {}
 
     def of(self, chosen: Sequence[PieceChoices], ends: tuple[Cut, Cut]) -> tuple[Piece, ...]:
-        """Of a decision; `ends`: the smallest and the largest size that it fits."""
+        """Return the pieces of a decision; `ends` are the smallest and the largest size that it fits."""
         return tuple(self._at(place, each, ends) for place, each in enumerate(chosen))
 
     def _at(self, place: int, chosen: PieceChoices, ends: tuple[Cut, Cut]) -> Piece:
@@ -159,7 +159,7 @@ def _are_alike(few: Issued, many: Issued) -> bool:
 
 
 def _between(few: Issued, many: Issued, part: int, whole: int) -> Issued:
-    """On the line, `part` of `whole` above the smaller one."""
+    """Interpolate linearly at the fraction part / whole from `few` to `many`."""
 
     def at(low: float, high: float) -> float:
         return low + (high - low) * part / whole
@@ -177,7 +177,10 @@ def _between(few: Issued, many: Issued, part: int, whole: int) -> Issued:
 
 
 class Remembered:
-    """Seconds of operators of one graph on one mesh; candidates are the same objects for many."""
+    """A cache of the seconds of operators of one graph on one mesh.
+
+    The key is the identity of the sharding, since many decisions share candidate objects.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[OperatorSeconds, OpSharding]] = {}

@@ -1,7 +1,7 @@
-"""A graph whose repeated blocks are written three times at most: what the others cost is known from one.
+"""Folds a graph: keeps at most three copies of every repeated block, from which all costs are known.
 
-The first copy is fed by what comes before, the last one feeds what comes behind; all between are like
-the second.
+The first copy has other producers, and the last copy has other readers.  All copies between them are
+like the second.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from autopar.capture.passes.rewriting import rename, renamed_ends
 from autopar.ir.graph import Graph, Node
 
 KEPT = 3
-"""Copies: the first, the second, the last."""
+"""Copies kept of a repeated block: the first, the second, the last."""
 
 
 @dataclass(frozen=True)
 class Folded:
-    """`stands_for`: by operator of the whole graph, the operator of the folded one that is like it."""
+    """A folded graph; `stands_for` maps each operator of the whole graph to an equal kept one."""
 
     graph: Graph
     stands_for: Mapping[str, str]
 
 
 def fold(graph: Graph) -> Folded:
-    """Drop the copies in the middle of every repeat."""
+    """Return the graph without the copies between the second and the last of every repeat."""
     gone: set[int] = set()
     stands: dict[str, str] = {node.name: node.name for node in graph.nodes}
     tensors: dict[str, str] = {}
@@ -59,6 +59,6 @@ def _stand_in(second: Node, mine: Node, stands: dict[str, str], tensors: dict[st
 
 
 def _is_left(node: Node, before: set[str], read: set[str]) -> bool:
-    """A leaf that only copies that are gone read."""
+    """Return whether a leaf was read only by copies that were removed."""
     names = {tensor.name for tensor in node.outputs}
     return node.is_leaf and bool(names & before) and not names & read

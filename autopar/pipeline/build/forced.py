@@ -1,8 +1,9 @@
-"""Stages that a person forces, cut where the predicted step is least: a search among narrow places.
+"""Compiles the stages that a user requests, with cuts that minimise the predicted step.
 
-Stages of equal FLOPs come first.  What their operators spend, as compiled, says where stages of equal
-seconds would be cut; from the better one on the slowest stage gives up an end, place by place, while the
-step becomes shorter.  Stages are compiled once each, whichever cuts they are tried with.
+The search is over narrow places.  It begins with stages of equal FLOPs.  The seconds of their compiled
+operators give cuts into stages of equal seconds.  From the better of the two, local search moves a
+border of the slowest stage by one place as long as the step becomes shorter.  Every stage is compiled
+only once, even if several cuts contain it.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from cost_models.hardware import Hardware
 
 MOST = 12
-"""Cuts that are tried."""
+"""The maximum number of cuts tried."""
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
-"""Of a worker's memory, that each of its stages may take where equal ones are too small for one."""
+"""Fractions of a worker's memory tried for each of its stages, if equal shares are too small for one."""
 
 
 def compile_forced(
     graph: Graph, mesh: Mesh, hardware: Hardware, settings: Settings, wanted: PipelineSpec
 ) -> Staged:
-    """A pipeline with its predicted step; `graph` is of one microbatch.
+    """Return a pipeline with its predicted step; `graph` is the graph of one microbatch.
 
-    The cuts are those that are wanted, or the best that are found.  Raises `InfeasibleError` where the
-    stages of equal FLOPs do not fit.
+    The cuts are those in `wanted`, or the best that are found.  Raises `InfeasibleError` if the stages
+    of these cuts, or those of equal FLOPs, do not fit.
     """
     search = _Search(graph, mesh, hardware, settings, wanted)
     return search.made(wanted.cuts) if wanted.cuts else search.best()
@@ -51,13 +52,13 @@ class _Search:
     settings: Settings
     wanted: PipelineSpec
     tried: dict[tuple[str, ...], float | None] = field(default_factory=dict)
-    """Predicted steps by cuts; None of stages that do not fit."""
+    """Predicted steps by cuts; None: the stages do not fit."""
 
     def __post_init__(self) -> None:
         self._compiler = stage_compiler(self.graph, self.mesh, self.hardware)
 
     def made(self, cuts: tuple[str, ...]) -> Staged:
-        """The pipeline of these cuts, predicted."""
+        """Return the pipeline of these cuts, with its prediction."""
         wanted, limit = replace(self.wanted, cuts=cuts), self.settings.memory_limit
         held = [(s, w) for w, stages in enumerate(wanted.build().held) for s in stages]
         if limit is None or len(held) == len(wanted.workers):
@@ -67,7 +68,7 @@ class _Search:
     def _compiled(
         self, wanted: PipelineSpec, limits: Limits | None = None
     ) -> tuple[Staged, tuple[float, ...]]:
-        """With the most bytes of each worker."""
+        """Return the pipeline with its prediction, and the peak bytes of each worker."""
         made = compile_pipeline(
             self.graph, self.mesh, self.hardware, self.settings, wanted, self._compiler, limits
         )
@@ -75,8 +76,11 @@ class _Search:
         return replace(made, plan=replace(made.plan, prediction=found)), peaks
 
     def _sharing(self, wanted: PipelineSpec, held: Sequence[tuple[int, int]], limit: float) -> Staged:
-        """A worker's stages take equal shares of its memory.  Where one needs more, each may take all of
-        it, or less and less, until together they fit: their peaks need not come at once."""
+        """Return the pipeline if workers have several stages, whose memory limits must be chosen.
+
+        The stages of a worker get equal shares of its memory.  If one needs more, each stage may take
+        all of it, then decreasing fractions, until they fit together: their peaks need not coincide.
+        """
         with suppress(InfeasibleError):
             return self._compiled(wanted)[0]
         least = math.inf
@@ -97,7 +101,7 @@ class _Search:
         )
 
     def best(self) -> Staged:
-        """The best of the cuts that are tried, told what they were."""
+        """Return the pipeline with the best of the cuts tried, with the record of all of them."""
         shares = self.wanted.shares(self.wanted.build())
         self._places = places_for(self.graph, len(shares))
         best = self._try(balanced(self.graph, shares), None)
@@ -111,7 +115,7 @@ class _Search:
         return replace(best, plan=replace(best.plan, prediction=found))
 
     def _try(self, cuts: tuple[str, ...], best: Staged | None) -> Staged:
-        """The better one; raise `InfeasibleError` where there is neither."""
+        """Return the better of `best` and these cuts; raise `InfeasibleError` if there is neither."""
         if best is not None and (cuts in self.tried or len(self.tried) == MOST):
             return best
         try:
@@ -125,7 +129,7 @@ class _Search:
         return made if best is None or _is_shorter(made, best) else best
 
     def _step_down(self, best: Staged) -> Staged | None:
-        """A neighbour that is better."""
+        """Return a better neighbour, or None."""
         for cuts in self._neighbours(best):
             found = self._try(cuts, best)
             if found is not best:
@@ -133,7 +137,7 @@ class _Search:
         return None
 
     def _neighbours(self, best: Staged) -> Iterator[tuple[str, ...]]:
-        """The slowest stage without its last piece, and without its first."""
+        """Yield cuts with the slowest stage shortened by its last piece, and by its first."""
         cuts = best.plan.cuts
         stage = _slowest(_prediction(best).stages)
         for border, towards in ((stage, -1), (stage - 1, 1)):
@@ -144,8 +148,7 @@ class _Search:
                 yield (*cuts[:border], self._places[moved], *cuts[border + 1 :])
 
     def _seconds(self, made: Staged) -> dict[str, float]:
-        """By operator, of a microbatch, as if one device did all of it; nothing of those that no stage
-        times."""
+        """Return by operator the device seconds of a microbatch; 0 for operators without a time."""
         spent = dict.fromkeys((node.name for node in computing(self.graph)), 0.0)
         for each in made.plan.stages:
             size = each.plan.mesh.world_size
@@ -155,7 +158,7 @@ class _Search:
 
 
 def _slowest(stages: Sequence[StageFigures]) -> int:
-    """By what it spends on a microbatch; of several on as many workers, one."""
+    """Return the stage with the most seconds per microbatch on any of its workers."""
     return max(stages, key=lambda s: s.forward_s + s.input_grad_s + s.weight_grad_s).stage
 
 
@@ -165,7 +168,7 @@ def _prediction(staged: Staged) -> Prediction:
 
 
 def _is_shorter(one: Staged, two: Staged) -> bool:
-    """By more than rounding."""
+    """Return whether the step is shorter by more than rounding."""
     return _prediction(one).step_s < (1 - 1e-9) * _prediction(two).step_s
 
 

@@ -1,6 +1,6 @@
-"""Graphs that differ in names only: the stages of a pipeline, or pieces of them, that hold equal blocks.
+"""Identifies graphs that differ in names only, such as pipeline stages or pieces with equal blocks.
 
-What is decided for one of them is decided for all; only names are exchanged.
+A plan is made for one of them and renamed for the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from autopar.plans.plan import Plan
 
 
 def nameless(graph: Graph) -> str:
-    """A text that is equal for graphs that differ in names only: of tensors, parameters and numbered
-    modules."""
+    """Return a text that is equal for graphs that differ only in names.
+
+    These are the names of tensors, parameters and numbered modules.
+    """
     numbers = {name: str(place) for place, name in enumerate(graph.tensors)}
     modules: dict[str, dict[str, int]] = {}
     lines = [_line(node, numbers, modules) for node in graph.nodes]
@@ -56,7 +58,7 @@ def _shown(arg: Arg, numbers: dict[str, str]) -> str:
 
 
 def _module(path: str, known: dict[str, dict[str, int]]) -> str:
-    """A module's path with numbered children counted from where they are met first."""
+    """Return a module's path with numbered children renumbered in order of first occurrence."""
     made = ""
     for word in path.split("."):
         if word.isdigit():
@@ -67,7 +69,7 @@ def _module(path: str, known: dict[str, dict[str, int]]) -> str:
 
 
 def renamed(plan: Plan, source: Graph, target: Graph) -> Plan:
-    """A plan of one graph as that of another which differs from it in names only."""
+    """Return the plan of `source` as a plan of `target`, a graph that differs in names only."""
     pairs = list(zip(source.nodes, target.nodes, strict=True))
     nodes = {one.name: two.name for one, two in pairs}
     leaves = {one.target: two.target for one, two in pairs if one.op == "parameter"}

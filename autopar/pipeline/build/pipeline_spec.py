@@ -81,8 +81,8 @@ class PipelineSpec:
         """Return the spec for a batch of this many samples.
 
         It is the spec itself if its number of microbatches divides the batch, or the schedule is
-        asynchronous.  Otherwise it has the fewest equal microbatches of at most `most` samples that fit
-        the schedule.
+        asynchronous.  Otherwise it has the fewest equal microbatches of at most `most` samples that
+        fit the schedule.
         """
         if not samples % self.microbatches or SCHEDULES[self.schedule].asynchronous:
             return self

@@ -1,8 +1,9 @@
-"""Where stages may begin: narrow places of the graph, a few dozen, the same in every repeated block.
+"""Selects where stages may begin: a few dozen narrow places, the same in every repeated block.
 
-*Narrow* places are where least crosses, of their neighbourhood; of two with little work between them the
-wider one is dropped.  These divide the graph into *pieces*, which are priced.  *Positions* are the
-places at which the planner may cut: all of them, or one per repeated block where that would be too many.
+At a *narrow* place fewer bytes cross than in its neighbourhood.  Of two places with little work between
+them, the wider one is dropped.  Narrow places divide the graph into *pieces*, which are priced.
+*Positions* are the places at which the planner may cut: all narrow places, or one per repeated block if
+there would be too many.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ from autopar.ir.split import computing, crossing_nbytes, shared
 from autopar.pipeline.build.cuts import narrow_cuts
 
 MOST = 64
-"""Positions, where there are no more repeated blocks than that."""
+"""The maximum number of positions, unless there are more repeated blocks."""
 NEAR = 1 / 3
-"""Of the mean work between positions: within it the narrower place is meant."""
+"""Fraction of the mean work between positions; of places closer than that, the narrowest is kept."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """`pieces`: the operators that pieces after the first begin with; `positions`: which may be cut.
+    """Pieces of a graph, and the positions at which the planner may cut.
 
-    `positions` are numbers of pieces, 0 for the first, and ends with the number of pieces.
+    `pieces` are the first operators of all pieces but the first.  `positions` are the indices of
+    pieces that may begin a stage, from 0 for the first piece; the last entry is the number of pieces.
     """
 
     pieces: tuple[str, ...]
     positions: tuple[int, ...]
 
     def cut(self, position: int) -> str:
-        """The operator that a stage begins with."""
+        """Return the first operator of a stage that begins at this position."""
         return self.pieces[self.positions[position] - 1]
 
 
 def places(graph: Graph) -> Places:
-    """The places of a graph."""
+    """Return the places of a graph."""
     pieces = _narrowest(graph)
     most = MOST
     if len(pieces) > MOST:
@@ -51,12 +53,12 @@ def places(graph: Graph) -> Places:
 
 
 def forced(cuts: Sequence[str]) -> Places:
-    """Only where a person says."""
+    """Return places with only the cuts that the user gave."""
     return Places(tuple(cuts), tuple(range(len(cuts) + 2)))
 
 
 def _narrowest(graph: Graph) -> tuple[str, ...]:
-    """Narrow cuts, but for those that have a narrower one nearby."""
+    """Return the narrow cuts without those that have a narrower one nearby."""
     cuts = narrow_cuts(graph)
     nbytes = dict(crossing_nbytes(graph))
     before = _work_before(graph)
@@ -71,7 +73,7 @@ def _narrowest(graph: Graph) -> tuple[str, ...]:
 
 
 def _work_before(graph: Graph) -> dict[str, float]:
-    """FLOPs of all operators before each, and under "" of all."""
+    """Return the FLOPs before each operator, and the total under ""."""
     everywhere = shared(graph)
     operators = [node for node in computing(graph) if node.name not in everywhere]
     sums = accumulate((flops(node, graph) for node in operators), initial=0.0)
@@ -79,7 +81,7 @@ def _work_before(graph: Graph) -> dict[str, float]:
 
 
 def _one_per_block(graph: Graph, pieces: Sequence[str]) -> tuple[str, ...]:
-    """Outside of repeats all, inside one per copy, at the same place in each: the narrowest."""
+    """Return all pieces outside repeats and one per copy inside: the narrowest, at the same offset."""
     nbytes = dict(crossing_nbytes(graph))
     index = {node.name: place for place, node in enumerate(graph.nodes)}
     left = set(pieces)

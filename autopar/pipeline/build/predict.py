@@ -94,7 +94,7 @@ def stages_spent(
 
 
 def _messages(plan: PipelinePlan, stages: Stages, stage: int, worker: int) -> tuple[int, int]:
-    """Tensors of a microbatch that a stage there exchanges with other workers', and their gradients."""
+    """Return how many tensors and gradients per microbatch a stage exchanges with other workers."""
     held = plan.schedule.held[worker]
     crossing = [
         c
@@ -111,7 +111,7 @@ def costs(
     spent: Mapping[tuple[int, int], Spent],
     hardware: Hardware,
 ) -> Costs:
-    """Return the simulator's costs; transfers have seconds for bytes, on links of bandwidth one."""
+    """Return the simulator's costs; transfers are given in seconds, on links of bandwidth 1."""
     holders = plan.schedule.holders
     made = tuple(
         _slowest([_as_run(spent[stage, worker], plan.schedule) for worker in workers])
@@ -133,15 +133,18 @@ def costs(
 
 
 def _settings(settings: Settings, each: StagePlan, plan: PipelinePlan) -> Settings:
-    """With the microbatches that a stage runs there in a step, and the versions of weights it keeps."""
+    """Return settings with the stage's microbatches per step and weight versions on this worker."""
     versions = most_versions(plan.schedule.of_stage(each.stage, each.worker))
     ran = plan.schedule.runs(each.stage, each.worker)
     return replace(settings, microbatches=ran, versions=versions)
 
 
 def _as_run(spent: Spent, schedule: Schedule) -> Spent:
-    """Under a schedule that splits backwards every forward puts gradients off, also of those that are
-    not split, and only beside the second half are they summed."""
+    """Return the costs under the schedule.
+
+    If it splits backwards, weight gradients are deferred in every microbatch, also in those whose
+    backward is not split.  Gradient reductions then overlap weight gradients only.
+    """
     if not schedule.splits_backward:
         return spent
     whole_s = spent.input_grad_s + spent.weight_grad_s
@@ -153,7 +156,7 @@ def _as_run(spent: Spent, schedule: Schedule) -> Spent:
 
 
 def _slowest(every: Sequence[Spent]) -> StageCost:
-    """Of a stage's copies."""
+    """Return the costs of a stage: the maximum of each figure over its copies."""
     return StageCost(
         forward=max(s.forward_s for s in every),
         input_gradient=max(s.input_grad_s for s in every),
@@ -170,7 +173,7 @@ def _slowest(every: Sequence[Spent]) -> StageCost:
 def _traffic(
     plan: PipelinePlan, graph: Graph, crossings: Sequence[Crossing], hardware: Hardware
 ) -> Traffic:
-    """The longest way between copies of two stages."""
+    """Return the traffic between two stages: the slowest transfer between any of their copies."""
     first = crossings[0]
     there, back = 0.0, 0.0
     for a in plan.schedule.holders[first.source]:

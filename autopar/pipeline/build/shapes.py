@@ -1,7 +1,7 @@
-"""Which submeshes stages may get, and as which meshes each may be seen.
+"""Enumerates the submeshes that stages may have, and the logical meshes of each.
 
-Powers of two within a host, whole hosts beyond, and all devices.  A submesh is seen as one axis or two;
-beyond a host the second axis is inside one.
+Sizes are powers of two within a host, powers of two of whole hosts, and all devices.  A logical mesh
+has one axis or two.  On several hosts the second axis lies within a host.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from autopar.ir.mesh import Mesh
 
 MOST_PARTS = 64
-"""The smallest submesh is no smaller than such a part of all devices."""
+"""The smallest submesh has at least 1 / `MOST_PARTS` of all devices."""
 INNER = 2
-"""Beyond a host: sizes of the second axis that are looked at, the largest first."""
+"""On several hosts: how many sizes of the second axis are considered, the largest first."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """So many devices on so many hosts, and the meshes that they may form."""
+    """A submesh of `devices` devices on each of `hosts` hosts, and its logical meshes."""
 
     hosts: int
     devices: int
@@ -26,12 +26,12 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """Devices in all."""
+        """The total number of devices."""
         return self.hosts * self.devices
 
 
 def shapes(whole: Mesh, per_host: int) -> tuple[Shape, ...]:
-    """Submeshes of a mesh, the smallest first; all devices are seen as the mesh that was given, too."""
+    """Return the submeshes of a mesh, the smallest first; that of all devices includes `whole`."""
     devices = whole.world_size
     least = max(1, -(-devices // MOST_PARTS))
     inside = [2**k for k in range(per_host.bit_length()) if 2**k <= min(per_host, devices)]

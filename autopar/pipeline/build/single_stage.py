@@ -1,7 +1,7 @@
-"""A model on all devices without stages: its plan is sought only as far as it may win.
+"""Plans a model on all devices without stages, and searches only as long as the plan may win.
 
-Where the fastest plan of all fits, that is the answer, and it is known soon.  Where the limit binds, the
-search within it is long for a deep model; what no plan within it undercuts is known much sooner.
+If the fastest plan fits, it is the answer and is found quickly.  If the memory limit binds, the search
+for a deep model takes long; a lower bound on all plans within the limit is known much sooner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cost_models.hardware import Hardware
 
 @dataclass(frozen=True)
 class SingleStagePlanner:
-    """One graph of the whole batch on the whole mesh, within a memory limit."""
+    """Plans one graph of the whole batch on the whole mesh, within a memory limit."""
 
     graph: Graph
     mesh: Mesh
@@ -32,7 +32,7 @@ class SingleStagePlanner:
     settings: Settings
 
     def soon(self) -> Compilation | None:
-        """The best plan, where the limit leaves the fastest alone; None where it does not."""
+        """Return the best plan if the fastest one fits the limit; otherwise None."""
         try:
             fits = self._flights.unlimited(self.settings.in_flight) is not None
         except InfeasibleError:
@@ -40,7 +40,7 @@ class SingleStagePlanner:
         return self.after_all() if fits else None
 
     def after_all(self, below: float = math.inf) -> Compilation | None:
-        """The best plan; None where none fits, or none of so few seconds, as the solver counts."""
+        """Return the best plan; None if none fits, or none is below `below` seconds in the solver."""
         try:
             return compile_graph(
                 self.graph, self.mesh, self.hardware, self.settings, self._kept, below,
@@ -50,7 +50,7 @@ class SingleStagePlanner:
             return None
 
     def look_ahead(self) -> None:
-        """Find what no plan undercuts, where nothing else is to be done: `after_all` asks for it."""
+        """Compute the lower bound that `after_all` needs, while nothing else has to be done."""
         with suppress(InfeasibleError):
             self._flights.bound_s(self.settings.in_flight)
 

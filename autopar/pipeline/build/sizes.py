@@ -1,8 +1,8 @@
-"""A graph for other sizes of the batch, from two that were captured: shapes are linear in it.
+"""Interpolates graphs for any batch size from two captured ones: shapes are linear in the batch size.
 
-Between two sizes every dim and every literal number of a captured graph either stays or grows with the
-batch.  What lies on the line through both is what a capture would give; a graph that does not (other
-operators, rounded sizes) is captured for each size.
+Between two sizes, every dim and every integer in a captured graph is constant or linear in the batch
+size.  So linear interpolation gives the graph that a capture would.  If two graphs are not linear
+(other operators, rounded sizes), each size is captured.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autopar.pipeline.build.folded import fold
 
 
 class NotLinear(ValueError):
-    """The two graphs are not one graph of two sizes."""
+    """Raised if two graphs are not the same graph for two batch sizes."""
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A graph of one size of the batch, and what its operators keep."""
+    """A graph for one batch size, and what autograd saves of its operators."""
 
     samples: int
     graph: Graph
@@ -32,18 +32,18 @@ class Sized:
 
 
 class Sizes:
-    """The folded graph for any number of samples: two captures, and the line through both."""
+    """The folded graph for any number of samples, interpolated from two captures."""
 
     def __init__(
         self, batch: int, whole: Graph, capture: Callable[[int], Graph], kind: str = "cpu"
     ) -> None:
-        """`kind`: of device."""
+        """`whole` is the graph of the batch; `kind` is the device kind."""
         self.batch, self._capture, self._kind = batch, capture, kind
         self._captured = {batch: _sized(batch, whole, kind)}
         self._known: dict[int, Sized] = {}
 
     def __call__(self, samples: int) -> Sized:
-        """The graph of so many samples."""
+        """Return the graph of this many samples."""
         if samples not in self._known:
             is_end = samples in (1, self.batch)
             found = None if is_end else self._on_line(samples)
@@ -51,8 +51,10 @@ class Sizes:
         return self._known[samples]
 
     def is_like_batch(self, samples: int) -> bool:
-        """Whether so many samples run the batch's operators: for one, some `expand` is nothing, and a
-        batch norm fails."""
+        """Return whether this many samples run the same operators as the batch.
+
+        For example, a single sample needs no `expand` of some tensors, and its batch norm fails.
+        """
         try:
             names = [[node.name for node in self(n).graph.nodes] for n in (samples, self.batch)]
         except CaptureError:
@@ -60,20 +62,23 @@ class Sizes:
         return names[0] == names[1]
 
     def least_like_batch(self, samples: int) -> int:
-        """The size from `samples` on, doubled until it is like the batch."""
+        """Return `samples`, doubled until this size is like the batch."""
         while samples < self.batch and not self.is_like_batch(samples):
             samples *= 2
         return min(samples, self.batch)
 
     def _on_line(self, samples: int) -> Sized | None:
-        """Through the batch and one sample, which may be what runs; where one is special, a part."""
+        """Interpolate between the batch and one sample; return None if nothing is linear.
+
+        If a single sample is a special case, the largest proper part of the batch is used instead.
+        """
         for other in (1, _largest_part(self.batch)):
             with suppress(NotLinear, CaptureError):
                 return between(self._at(self.batch), self._at(other), samples)
         return None
 
     def _at(self, samples: int) -> Sized:
-        """What a capture gives."""
+        """Return the captured graph."""
         if samples not in self._captured:
             self._captured[samples] = _sized(samples, self._capture(samples), self._kind)
         return self._captured[samples]
@@ -89,9 +94,9 @@ def _sized(samples: int, graph: Graph, kind: str) -> Sized:
 
 
 def between(one: Sized, two: Sized, samples: int) -> Sized:
-    """The graph for so many samples, on the line through two; raise `NotLinear` where it is none.
+    """Return the graph for this many samples, interpolated linearly from two others.
 
-    The first is the one that is more like it.
+    What is not interpolated is taken from `one`.  Raises `NotLinear` if the two are not linear.
     """
     line = _Line(one.samples, two.samples, samples)
     graph = line.graph(one.graph, two.graph)
@@ -107,21 +112,21 @@ class _Line:
     high: int
     at: int
     exact: bool = False
-    """Numbers with a fraction may not differ either: where only costs count, they may."""
+    """Whether floats must be equal too; for costs they may differ."""
 
     def number(self, one: int, two: int) -> int:
-        """On the line, a whole number."""
+        """Interpolate; raise `NotLinear` if the result is not a whole number."""
         value, rest = divmod((two - one) * (self.at - self.low), self.high - self.low)
         if rest:
             raise NotLinear
         return one + value
 
     def about(self, one: int, two: int) -> int:
-        """Near the line: what is not kept need not lie on it."""
+        """Interpolate and round, for bytes that are not kept and need not be linear."""
         return max(0, round(one + (two - one) * (self.at - self.low) / (self.high - self.low)))
 
     def graph(self, one: Graph, two: Graph) -> Graph:
-        """Node by node."""
+        """Interpolate node by node."""
         if len(one.nodes) != len(two.nodes) or self.low == self.high:
             raise NotLinear
         pairs = zip(one.nodes, two.nodes, strict=True)
@@ -171,7 +176,10 @@ class _Line:
         return replace(one, shape=tuple(shape))
 
     def saved(self, one: Saved, two: Saved) -> Saved:
-        """Memory is shared as in the first: of a single sample some copies are views."""
+        """Interpolate bytes, and take storage sharing from `one`.
+
+        With a single sample, some copies are views, so the two graphs can differ in this.
+        """
         if _kept(one) != _kept(two):
             raise NotLinear
         return replace(
@@ -188,7 +196,7 @@ class _Line:
     def like(
         self, one: tuple[tuple[int, int], ...], two: tuple[tuple[int, int], ...]
     ) -> tuple[tuple[int, int], ...]:
-        """Bytes of what is shaped as the same operands."""
+        """Interpolate the bytes of tensors that are sharded as the same operands are."""
         if [place for place, _ in one] != [place for place, _ in two]:
             raise NotLinear
         pairs = zip(one, two, strict=True)
@@ -196,15 +204,15 @@ class _Line:
 
 
 def graph_between(one: tuple[int, Graph], two: tuple[int, Graph], samples: int) -> Graph:
-    """The very graph that a capture would give, of two with their numbers of samples."""
+    """Return exactly the graph that a capture would give, from two pairs (number of samples, graph)."""
     return _Line(one[0], two[0], samples, exact=True).graph(one[1], two[1])
 
 
 def _pairs(one: tuple[int, ...], two: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Nothing said is nothing there."""
+    """Yield pairs of entries; missing entries are 0."""
     return itertools.zip_longest(one, two, fillvalue=0)
 
 
 def _kept(saved: Saved) -> tuple[object, ...]:
-    """What is kept, whatever its size."""
+    """Return which tensors are kept, regardless of their sizes."""
     return saved.operands, saved.outputs, saved.cached

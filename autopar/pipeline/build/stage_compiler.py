@@ -1,4 +1,7 @@
-"""Stages of a pipeline compiled: what differs in names and in microbatches in flight is posed once."""
+"""Compiles the stages of a pipeline.
+
+Stages that differ only in names or in microbatches in flight share one planner.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from cost_models.hardware import Hardware
 
 @dataclass(frozen=True, eq=False)
 class StageRequest:
-    """A stage on a worker's mesh, and what is asked of it."""
+    """A stage to compile on a worker's mesh, with its settings."""
 
     part: Graph
     mesh: Mesh
@@ -30,8 +33,10 @@ class StageRequest:
 
     @cached_property
     def kind(self) -> object:
-        """What stages have in common that are planned together; constraints and storage speak of
-        names."""
+        """A key that is equal for stages that are planned together.
+
+        It includes names if there are constraints or storage, which refer to names.
+        """
         settings, storage = self.settings, sorted(self.settings.storage.items(), key=itemgetter(0))
         named = settings.constraints or storage
         return (
@@ -45,7 +50,7 @@ class StageRequest:
 
     @property
     def key(self) -> object:
-        """Of what has the same plan and source."""
+        """A key that is equal for stages with the same plan and source."""
         return self.kind, self.part.digest, self.settings.in_flight
 
 
@@ -54,16 +59,16 @@ Made = tuple[Plan, str]
 
 
 class StageCompiler:
-    """Stages' plans and sources."""
+    """Compiles stages to plans and sources, and caches them."""
 
     def __init__(self, hardware: Hardware, kept: Mapping[str, Saved]) -> None:
-        """`kept`: by node of the graph that was cut."""
+        """`kept` is what autograd saves, by node of the graph that was cut."""
         self._hardware, self.kept = hardware, kept
         self._known: dict[object, InFlightPlanner] = {}
         self._made: dict[object, Made] = {}
 
     def prepare(self, every: Sequence[StageRequest]) -> None:
-        """Compile stages that do not wait for others: kind by kind, side by side."""
+        """Compile independent stages, with the different kinds in parallel."""
         kinds: defaultdict[object, list[StageRequest]] = defaultdict(list)
         for asked in every:
             kinds[asked.kind].append(asked)
@@ -73,13 +78,13 @@ class StageCompiler:
             self._made.update(zip((asked.key for asked in group), found, strict=True))
 
     def compiled(self, asked: StageRequest) -> Made:
-        """A stage's plan and source, once found."""
+        """Return the plan and source of a stage, from the cache if possible."""
         if asked.key not in self._made:
             self._made[asked.key] = self.compile(asked)
         return self._made[asked.key]
 
     def compile(self, asked: StageRequest) -> Made:
-        """Find them."""
+        """Compile a stage; return its plan and source."""
         part, settings = asked.part, asked.settings
         if asked.kind not in self._known:
             made = InFlightPlanner(part, asked.mesh, self._hardware, settings, self.kept)

@@ -1,4 +1,4 @@
-"""From a pipeline's plan back to the problems that its stages answer."""
+"""Reconstructs the sharding problems of a pipeline's stages from its plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cost_models.measured import Times
 
 @dataclass(frozen=True)
 class StageProblem:
-    """A stage's plan on one worker, and what it answers."""
+    """A stage's plan on one worker, with the graph, settings and hardware it was made for."""
 
     stage: StagePlan
     graph: Graph
@@ -30,7 +30,7 @@ class StageProblem:
     hardware: Hardware
 
     def posed(self) -> ShardingProblem:
-        """The problem."""
+        """Return the sharding problem of the stage."""
         plan = self.stage.plan
         kept = saved(self.graph, self.hardware.device.kind)
         return pose(self.graph, plan.mesh, self.hardware, self.settings, kept, plan.asked.recompute)
@@ -39,7 +39,7 @@ class StageProblem:
 def stage_problems(
     plan: PipelinePlan, stages: Stages, hardware: Hardware, times: Times | None
 ) -> Iterator[StageProblem]:
-    """Of every stage; what an earlier stage put somewhere stays there."""
+    """Yield the problem of every stage; parameter storage from earlier stages of a worker is fixed."""
     rests: dict[tuple[int, str], Storage] = {}
     shared = on_full_hosts(hardware, plan.mesh)
     for each in plan.stages:

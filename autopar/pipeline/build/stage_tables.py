@@ -1,7 +1,8 @@
-"""A captured model as a `StageProblem`: positions, ways of every submesh, transfers, for several M.
+"""Converts a captured model to a `StageProblem`: positions, ways of every submesh and transfers.
 
-One sweep: the folded graph is solved once or twice per mesh that a submesh may form; the few decisions
-that come out are priced for every size of a microbatch and every mode of recomputation.
+There is one table per number of microbatches.  All come from one sweep: the folded graph is solved
+once or twice for each mesh that a submesh can form.  The few resulting sharding decisions are priced
+for every microbatch size and recomputation mode.
 """
 
 from __future__ import annotations
@@ -34,35 +35,35 @@ from autopar.pipeline.build.ways import Chain, Ranges, way
 from cost_models.hardware import Hardware
 
 MOST_COUNTS = 8
-"""Numbers of microbatches that are looked at."""
+"""The maximum number of different microbatch counts."""
 MOST_STAGES = 64
 
 
 def counts(batch: int) -> tuple[int, ...]:
-    """The largest powers of two that divide the batch."""
+    """Return the numbers of microbatches considered: the largest powers of two that divide the batch."""
     powers = [2**k for k in range(1, batch.bit_length()) if batch % 2**k == 0]
     return tuple(powers[-MOST_COUNTS:]) or (1,)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelStageTable:
-    """The problem, and what its positions and ways mean."""
+    """A stage problem, with the places of its positions and the sharding decisions of its ways."""
 
     problem: StageProblem
     places: Places
     decided: Mapping[str, SubmeshSharding]
-    """By the name of a way."""
+    """By way name."""
 
 
 Mix = tuple[Recompute, ...]
-"""Modes of recomputation that blocks take in turn."""
+"""Recomputation modes, which are assigned to blocks in turn."""
 Named = tuple[str, Shape, ShardingOption]
-"""What submeshes of one shape can do, under a name."""
+"""Name, submesh shape and sharding option."""
 
 
 @dataclass(frozen=True, eq=False)
 class StageTableBuilder:
-    """Everything that ways are made from."""
+    """Builds the cost tables of a model on a mesh."""
 
     whole: Graph
     places: Places
@@ -73,7 +74,10 @@ class StageTableBuilder:
     memory_nbytes: float
 
     def tabled(self, families: tuple[Family, ...], many: Sequence[int]) -> ModelStageTable:
-        """The problem; raise where nothing could ever be planned."""
+        """Return the table for these families and numbers of microbatches.
+
+        Raises `PlanError` if the problem is empty.
+        """
         found = shapes(self.mesh, self.hardware.devices_per_host)
         offers = self._offers({mesh.sizes: mesh for shape in found for mesh in shape.meshes}, many)
         every = [
@@ -99,9 +103,9 @@ class StageTableBuilder:
         return ModelStageTable(problem.check(), self.places, decided)
 
     def least_alone_nbytes(self) -> float:
-        """What the smallest plan of the sweep takes without stages and microbatches, on the mesh itself.
+        """Return the bytes of the sweep's smallest plan on the whole mesh without microbatches.
 
-        It is the solver's answer for least bytes, with as much recomputation as there can be.
+        It is the solver's plan of least memory, with maximum recomputation.
         """
         shape = Shape(1, self.mesh.world_size, (self.mesh,))
         offers = self._offers({self.mesh.sizes: self.mesh}, (1,))[self.mesh.sizes]
@@ -117,7 +121,7 @@ class StageTableBuilder:
     def _offers(
         self, meshes: Mapping[tuple[int, ...], Mesh], many: Sequence[int]
     ) -> dict[tuple[int, ...], list[ShardingOption]]:
-        """What every mesh can do, by its sizes; the largest, which take longest, are looked at first."""
+        """Return the options of each mesh by its sizes; the largest, which take longest, are first."""
         asked = self._asked(many)
         for mesh in meshes.values():
             asked.prepare(mesh)
@@ -143,11 +147,11 @@ class StageTableBuilder:
 
     @cached_property
     def _decided(self) -> dict[tuple[int, ...], list[SubmeshSharding]]:
-        """What was found of meshes, by their sizes."""
+        """Cached decisions by mesh sizes."""
         return {}
 
     def _tables(self, offers: Sequence[Named]) -> tuple[StageTable, ...]:
-        """All ways, for each number of microbatches that some decision fits."""
+        """Return a table of all ways for each number of microbatches that some decision fits."""
         counted = sorted({count for _, _, offer in offers for count in offer.figures})
         return tuple(
             self._table(count, [each for each in offers if count in each[2].figures])
@@ -155,7 +159,7 @@ class StageTableBuilder:
         )
 
     def _table(self, count: int, offers: Sequence[Named]) -> StageTable:
-        """All ways for one number of microbatches."""
+        """Return the table of all ways for one number of microbatches."""
         sized = self.sizes(self.sizes.batch // count)
         at_cut = dict(crossing(sized.graph))
         across = [at_cut[self._stands[self.places.cut(p)]] for p in range(1, self._last)]
@@ -184,14 +188,14 @@ class StageTableBuilder:
         return StageTable(count, tuple(ways), send, back, latency_s(link, self.hardware))
 
     def _handled(self, crossed: Sequence[Sequence[Tensor]], mesh: Mesh) -> tuple[Array, Array]:
-        """[position] of one rank's own seconds for what crosses there, and for its gradients."""
+        """Return [position]: a rank's own seconds for the crossing tensors, and for their gradients."""
         prices = prices_of(mesh, self.hardware, self.settings)
         forward = [prices.messages(len(tensors)) for tensors in crossed]
         back = [prices.messages(sum(t.differentiable for t in tensors)) for tensors in crossed]
         return np.array(forward), np.array(back)
 
     def cut(self, sized: Sized) -> Cut:
-        """In pieces; the same object, however often it is asked for."""
+        """Return the graph in pieces; repeated calls return the same object."""
         if sized.samples not in self._cuts:
             pieces = split(sized.graph, self._folded_cuts).graphs
             self._cuts[sized.samples] = Cut(sized.samples, tuple(pieces), sized.saved)
@@ -203,7 +207,7 @@ class StageTableBuilder:
 
     @cached_property
     def _mixes(self) -> tuple[Mix, ...]:
-        """What blocks may do in the backward: all the same, or in turn two modes that are neighbours."""
+        """The recomputation modes of blocks: the same for all, or two adjacent modes in turn."""
         asked = self.settings.recompute
         modes = (asked,) if asked else MODES if blocks(self.whole) else MODES[:1]
         pairs = itertools.pairwise(modes)
@@ -219,7 +223,7 @@ class StageTableBuilder:
 
     @cached_property
     def _folded_cuts(self) -> tuple[str, ...]:
-        """Where pieces of the folded graph begin, in its order."""
+        """The first operators of the folded graph's pieces, in its order."""
         order = [node.name for node in self.sizes(self.sizes.batch).graph.nodes]
         begins = {self._stands[cut] for cut in self.places.pieces}
         return tuple(sorted(begins, key=order.index))
@@ -234,7 +238,7 @@ class StageTableBuilder:
 
     @cached_property
     def _readers(self) -> Mapping[str, tuple[int, ...]]:
-        """Parameters that several pieces read, by the user's name."""
+        """The pieces that read a parameter, by the user's name; only parameters read by several."""
         everywhere = shared(self.whole)
         starts = set(self.places.pieces)
         piece, of = 0, {}
@@ -254,17 +258,17 @@ class StageTableBuilder:
 
 
 def _between(one: Recompute, other: Recompute) -> tuple[Mix, ...]:
-    """The other mode in one or two of three blocks."""
+    """Return two mixes: the other mode in one and in two of every three blocks."""
     return (one, one, other), (one, other, other)
 
 
 def way_name(name: str, mix: Mix) -> str:
-    """An offer's way in one mix; the offer's own name where nothing is recomputed."""
+    """Return the name of an option's way with one mix; without recomputation the option's own name."""
     return name if mix == ("none",) else f"{name} {'+'.join(mix)}"
 
 
 def _border(decided: SubmeshSharding, graph: Graph, across: Sequence[Sequence[object]]) -> Border:
-    """How a decision divides what crosses cuts: as it is first read there."""
+    """Return how a decision shards the tensors that cross cuts, in the form of their first reader."""
     forms = []
     for name in dict.fromkeys(t.name for tensors in across for t in tensors):  # type: ignore[attr-defined]
         reader = next(iter(graph.consumers[name]), None)

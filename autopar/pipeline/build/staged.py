@@ -76,8 +76,9 @@ def compile_stages(
 ) -> Staged:
     """Compile every stage on every worker that holds it.
 
-    `storage` gives existing parameter shardings by worker and parameter.  `compiler` may be reused from
-    stages of the same graph and mesh.  Without `limits` a worker's stages share its memory equally.
+    `storage` has parameter shardings that are already fixed, by worker and parameter.  `compiler` may
+    be reused from stages of the same graph and mesh.  Without `limits`, the stages of a worker share
+    its memory equally.
     """
     if schedule.asynchronous:
         _refuse_ties(stages, schedule)

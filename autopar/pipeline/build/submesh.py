@@ -1,6 +1,6 @@
-"""What stages can do on one submesh, seen as a mesh: a few decisions, and what each of them spends.
+"""Finds a few sharding decisions for one logical mesh of a submesh, with the costs of each.
 
-All of one mesh is found together: meshes have little in common, and may be looked at side by side.
+Meshes share little work, so different meshes can be processed in parallel.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from autopar.pipeline.build.ways import Tie
 from cost_models.hardware import Hardware
 
 Figures = Mapping[Recompute, tuple[Spent, ...]]
-"""What each piece of the folded graph spends, by what blocks do in the backward."""
+"""The costs of each piece of the folded graph, by recomputation mode."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShardingOption:
-    """A decision with the figures of its pieces, by number of microbatches that it fits."""
+    """A sharding decision with the figures of its pieces, by number of microbatches that it fits."""
 
     decided: SubmeshSharding
     figures: Mapping[int, Figures]
@@ -37,10 +37,10 @@ class ShardingOption:
 
 @dataclass(frozen=True, eq=False)
 class SubmeshQuery:
-    """What is asked of every submesh.
+    """The inputs of the sweep, common to all submeshes.
 
     cuts      the folded graph in pieces, by number of microbatches
-    modes     what blocks may do in the backward
+    modes     recomputation modes that blocks may use
     readers   pieces that read the same parameter, by its name
     """
 
@@ -52,12 +52,12 @@ class SubmeshQuery:
     settings: Settings
 
     def prepare(self, mesh: Mesh) -> None:
-        """Find the graphs that decisions are sought for, which other meshes ask for as well."""
+        """Compute the graphs needed for a mesh's decisions; they are cached for other meshes."""
         for samples in self._samples(mesh):
             self.sizes(samples)
 
     def decisions(self, mesh: Mesh) -> list[SubmeshSharding]:
-        """Of microbatches of several sizes."""
+        """Return the distinct decisions for microbatches of several sizes."""
         found: dict[object, SubmeshSharding] = {}
         for samples in self._samples(mesh):
             count = self.sizes.batch // samples
@@ -66,7 +66,7 @@ class SubmeshQuery:
         return list(found.values())
 
     def offers(self, mesh: Mesh, decisions: Sequence[SubmeshSharding]) -> list[ShardingOption]:
-        """All decisions of one mesh, also those that fit no microbatch here."""
+        """Return options for all decisions of one mesh, including those that fit no microbatch size."""
         prices = prices_of(mesh, self.hardware, self.settings)
         pieces = Pieces(prices, self.settings.precision)
         seconds: defaultdict[int, Remembered] = defaultdict(Remembered)
@@ -91,10 +91,10 @@ class SubmeshQuery:
         return ShardingOption(decided, figures, tuple(self._ties(decided, first.graph)))
 
     def _samples(self, mesh: Mesh) -> tuple[int, ...]:
-        """Sizes of microbatches for which a mesh's decisions are sought.
+        """Return the microbatch sizes for which a mesh's decisions are searched.
 
-        As many as the outer axis has devices: it divides the batch, an inner one divides tensors.  One:
-        an axis inside a host divides tensors, too.
+        One size is that of the outer axis, which then shards the batch while an inner axis shards
+        tensors.  Another is a single sample for one axis within a host, which then shards tensors.
         """
         inside = len(mesh) == 1 and mesh.world_size <= self.hardware.devices_per_host
         wanted = (mesh.sizes[0], 1) if inside else (mesh.sizes[0],)

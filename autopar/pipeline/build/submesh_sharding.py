@@ -1,8 +1,8 @@
-"""What a submesh, seen as a mesh, can do with a graph: a few sharding decisions, from fast to small.
+"""Finds a few sharding decisions for a graph on one logical mesh, trading time for memory.
 
-They are answers of the solver for the folded graph: the fastest, the smallest, and corners of the hull
-between, where activations of several microbatches count.  Each is then written out piece by piece, and
-holds for every size of the batch that it divides.
+They are solutions for the folded graph: the fastest, one of the smallest memory, and corners of the
+lower convex hull between them, with the activations of several microbatches counted.  Each decision is
+then divided into pieces, and applies to every batch size that it divides evenly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from autopar.pipeline.build.sizes import Sized
 from cost_models.hardware import Hardware
 
 POINTS = 4
-"""Of a hull."""
+"""The maximum number of corners of a hull."""
 IN_FLIGHT = 4
-"""Microbatches whose activations count while a hull is looked for."""
+"""Microbatches whose activations are counted in a hull."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,22 +38,22 @@ class SubmeshSharding:
 
     @cached_property
     def choice(self) -> Mapping[str, OpSharding]:
-        """By node."""
+        """The sharding of each operator, by node name."""
         return {choice.node: choice.sharding for choice in self.laid.choices}
 
     @cached_property
     def parameter(self) -> Mapping[str, ParameterPlan]:
-        """By the user's name."""
+        """The plan of each parameter, by the user's name."""
         return {parameter.name: parameter for parameter in self.laid.parameters}
 
     def made(self, graph: Graph, tensor: str) -> Sharding:
-        """The form in which a tensor is made."""
+        """Return the sharding in which a tensor is produced."""
         node = graph.producer[tensor]
         names = [output.name for output in node.outputs]
         return self.choice[node.name].outputs[names.index(tensor)]
 
     def fits(self, graph: Graph) -> bool:
-        """Whether all forms are possible for a graph of these shapes."""
+        """Return whether all shardings are possible for the shapes of this graph."""
         forms = {
             (tensor.shape, form)
             for choice in self.laid.choices
@@ -73,14 +73,14 @@ class SubmeshSharding:
 
 @dataclass(frozen=True, eq=False)
 class PieceChoices:
-    """A decision, as it is for one piece of the graph."""
+    """The part of a decision that concerns one piece of the graph."""
 
     choices: tuple[Choice, ...]
     parameters: tuple[ParameterPlan, ...]
     conversions: tuple[Conversion, ...]
 
     def nameless(self, piece: Graph) -> object:
-        """Equal for equal decisions about pieces that differ in names only."""
+        """Return a key that is equal for equal decisions about pieces that differ in names only."""
         number = {name: place for place, name in enumerate(piece.tensors)}
 
         def steps(conversions: tuple[Conversion, ...]) -> tuple[Conversion, ...]:
@@ -96,7 +96,7 @@ class PieceChoices:
 def decide(
     sized: Sized, mesh: Mesh, hardware: Hardware, settings: Settings, microbatches: int
 ) -> tuple[SubmeshSharding, ...]:
-    """The decisions worth a look; none where nothing is allowed."""
+    """Return the decisions to consider; none if no sharding is allowed."""
     asked = replace(
         settings, microbatches=microbatches, in_flight=1, memory_limit=None, padding=(),
         pads_batch=False, recompute=None,
@@ -115,7 +115,7 @@ def _decided(posed: ShardingProblem, answer: Assignment) -> SubmeshSharding:
 
 
 def of_pieces(decided: SubmeshSharding, graph: Graph, pieces: Sequence[Graph]) -> tuple[PieceChoices, ...]:
-    """A decision for `graph`, written out for its pieces."""
+    """Return a decision for `graph`, divided into its pieces."""
     return tuple(_of_piece(decided, graph, piece) for piece in pieces)
 
 

@@ -1,8 +1,8 @@
-"""The cuts of one graph of a model in another of its graphs: of evaluation, or of other shapes.
+"""Transfers the cuts of a model's graph to another graph of the model (evaluation mode, other shapes).
 
-Weights rest with the stages that read them first.  The graph of another state has other operators (batch
-norm is one there, dropout is none), so names alone do not say where it may be cut: every stage has to
-read what it holds.
+Weights stay on the stages that read them in the first graph.  The other graph can have other operators
+(in evaluation mode, batch norm is one operator and dropout is none).  So names alone do not determine
+its cuts: every stage must read only weights that it holds.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Holders = frozenset[int]
 """Stages that hold a parameter."""
 NOBODY: Holders = frozenset()
 FIRST: Holders = frozenset([0])
-"""What no stage reads rests with the first."""
+"""Parameters that no stage reads are held by the first stage."""
 
 
 @dataclass(frozen=True)
 class StageHolders:
-    """Which stages hold a parameter, of all that read it and of those where one module does."""
+    """The stages that hold a parameter, by its name and by its name and the module that reads it."""
 
     by_name: Mapping[str, Holders]
     by_reader: Mapping[tuple[str, str], Holders]
-    """By module of the reader and name: tells the stages of a tied weight apart."""
+    """By (module of the reader, name), which distinguishes the stages of a tied weight."""
 
     @classmethod
     def of(cls, graph: Graph, cuts: Sequence[str]) -> StageHolders:
-        """As the first graph of a model is cut."""
+        """Return the holders according to the cuts of a model's first graph."""
         names: dict[str, Holders] = {}
         readers: dict[tuple[str, str], Holders] = {}
         for stage, part in enumerate(split(graph, cuts).graphs):
@@ -44,15 +44,15 @@ class StageHolders:
         return cls(names, readers)
 
     def holders(self, node: Node, name: str) -> Holders:
-        """The stages in which an operator may read a parameter."""
+        """Return the stages in which an operator may read a parameter."""
         return self.by_reader.get((node.origin.module, name)) or self.by_name.get(name, FIRST)
 
 
 def transferred(cuts: Sequence[str], before: Graph, graph: Graph) -> tuple[str, ...]:
-    """The cuts of `before` in `graph`, so that each stage reads weights that it holds.
+    """Return cuts of `graph` that correspond to `cuts` of `before`; each stage reads weights it holds.
 
-    A stage begins with the operator that it began with, or the next that both graphs have, as nearly
-    as weights allow.  Raises `InputError` where no cuts do.
+    A stage begins with the same operator as before, or with the next one that both graphs have, as
+    nearly as the weights allow.  Raises `InputError` if no cuts are possible.
     """
     everywhere = shared(graph)
     operators = [node for node in computing(graph) if node.name not in everywhere]
@@ -70,7 +70,7 @@ def transferred(cuts: Sequence[str], before: Graph, graph: Graph) -> tuple[str, 
 
 
 def _by_name(cuts: Sequence[str], before: Graph, names: Sequence[str]) -> Iterator[int]:
-    """Where the operators stand that stages began with; the end, where nothing follows."""
+    """Yield for each cut the index of its operator, or of the next one in both graphs, or the end."""
     order = [node.name for node in computing(before)]
     place = {name: number for number, name in enumerate(names)}
     for cut in cuts:
@@ -81,7 +81,10 @@ def _by_name(cuts: Sequence[str], before: Graph, names: Sequence[str]) -> Iterat
 def _bounds(
     cuts: int, operators: Sequence[Node], graph: Graph, held: StageHolders
 ) -> list[tuple[int, int]]:
-    """Between which places each cut lies, by what is read before and behind; later ones have room."""
+    """Return the first and last possible index of each cut, from the weights read before and after it.
+
+    Room is left for later cuts.
+    """
     readers = list(_readers(operators, graph, held))
     found: list[tuple[int, int]] = []
     end = len(operators)
@@ -94,7 +97,7 @@ def _bounds(
 
 
 def _readers(operators: Sequence[Node], graph: Graph, held: StageHolders) -> Iterator[tuple[int, Holders]]:
-    """Of every parameter that an operator reads: the operator's place, and who holds it."""
+    """Yield for every parameter that an operator reads: the operator's index, and the holding stages."""
     for place, node in enumerate(operators):
         for name in _parameters(node, graph):
             yield place, held.holders(node, name)
@@ -108,7 +111,7 @@ def _parameters(node: Node, graph: Graph) -> Iterator[str]:
 
 
 def _check(places: Sequence[int], operators: Sequence[Node], graph: Graph, held: StageHolders) -> None:
-    """Weights that several stages hold are read by one of these."""
+    """Raise `InputError` if a stage reads a weight that it does not hold."""
     for place, holders in _readers(operators, graph, held):
         stage = sum(start <= place for start in places)
         if stage not in holders:

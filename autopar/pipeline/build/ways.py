@@ -1,15 +1,16 @@
-"""Pieces that are priced become ways: figures of all ranges from one sweep, as sums over pieces.
+"""Builds ways from priced pieces: the figures of all ranges, as sums over their pieces.
 
-The relaxation, against a stage that is compiled by itself:
+Approximations, compared with a stage that is compiled separately:
 
-- all pieces of a range follow one decision for the whole graph, made for a middle way between time and
-  memory; the compiled stage chooses for itself, and within its own memory;
-- a tensor that several pieces keep counts where it is kept first, and again behind every cut;
-- operators that every stage has for itself (masks, positions) count in every piece;
-- weights that are gathered together, and buckets of gradients, end at pieces: each has its own latency;
-- blocks of a range recompute alike, or by thirds in two modes; the compiled stage decides for each;
-- a block is recomputed piece by piece, so that one of several pieces keeps more than it would in one;
-- a parameter that several pieces read rests once in a range; sums over copies of it are free.
+- all pieces of a range follow one decision for the whole graph, a compromise between time and
+  memory; a compiled stage is solved separately, within its own memory;
+- a tensor that several pieces keep counts where it is kept first, and again after every cut;
+- operators that every stage computes itself (masks, positions) count in every piece;
+- groups of gathered weights and gradient buckets end at piece borders: each piece has its own latency;
+- all blocks of a range use one recomputation mode, or two modes in thirds; a compiled stage decides for
+  each block;
+- a block is recomputed piece by piece, so a block of several pieces keeps more than it would as a whole;
+- a parameter that several pieces read is stored once in a range; gradient sums over its copies are free.
 """
 
 from __future__ import annotations
@@ -27,20 +28,25 @@ from autopar.cost.spent import Spent
 from autopar.pipeline.planner.table import Array, StageOption
 
 Tie = tuple[int, int, float]
-"""Two pieces, the first and a later one, that read the same parameter, and its bytes at rest."""
+"""Two pieces, an earlier and a later one, that read the same parameter, and its bytes at rest."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """For every piece of the whole graph, the piece of the folded one that is `like` it, and the number
-    of its `block`."""
+    """The pieces of the whole graph in terms of those of the folded graph.
+
+    For each piece, `like` is the equal piece of the folded graph and `block` its block number.
+    """
 
     like: tuple[int, ...]
     block: tuple[int, ...]
     positions: tuple[int, ...]
 
     def in_turn(self, figures: Sequence[Sequence[Spent]]) -> tuple[Spent, ...]:
-        """Figures of the folded graph's pieces in several modes, which blocks take in turn."""
+        """Return the figures of the whole graph's pieces; blocks use the modes of `figures` in turn.
+
+        `figures` has, per mode, those of the folded graph's pieces.
+        """
         return tuple(
             figures[block % len(figures)][like]
             for like, block in zip(self.like, self.block, strict=True)
@@ -49,16 +55,16 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Figures of pieces -> arrays [start, end] of all ranges of them.
+    """Converts figures of pieces to arrays [start, end] over all ranges.
 
-    Ways of one decision have most figures in common: what is equal is one array.
+    Ways of one decision share most figures, so equal arrays are one object.
     """
 
     chain: Chain
     _known: dict[object, Array] = field(default_factory=dict)
 
     def summed(self, of: Sequence[float]) -> Array:
-        """Over the pieces of a range; 0 where there is none."""
+        """Return sums over the pieces of each range; 0 where there is no range."""
         each = np.array(of)
         before = np.concatenate(([0.0], each.cumsum()))[list(self.chain.positions)]
 
@@ -69,7 +75,7 @@ class Ranges:
         return self._once(("sum", before.tobytes()), make)
 
     def seconds(self, of: Sequence[float], at_ends: Array | None = None) -> Array:
-        """Sums, and what both ends [position] of a range add; infinite where there is none."""
+        """Return sums plus `at_ends` [position] at both ends; infinite where there is no range."""
         summed = self.summed(of)
         added = np.zeros(len(self.chain.positions)) if at_ends is None else at_ends
 
@@ -79,7 +85,7 @@ class Ranges:
         return self._once(("seconds", id(summed), added.tobytes()), make)
 
     def largest(self, of: Sequence[float]) -> Array:
-        """Of the pieces of a range; 0 where there is none."""
+        """Return the maximum over the pieces of each range; 0 where there is no range."""
         pairs = itertools.pairwise(self.chain.positions)
         between = np.array([max(of[a:b]) for a, b in pairs])
 
@@ -98,7 +104,7 @@ class Ranges:
 
     @cached_property
     def _behind(self) -> NDArray[np.bool_]:
-        """Where a range ends behind its start."""
+        """Mask of the ranges that end after their start."""
         size = len(self.chain.positions)
         return np.triu(np.ones((size, size), dtype=bool), 1)
 
@@ -113,9 +119,10 @@ def way(
     border: int,
     handled: tuple[Array, Array],
 ) -> StageOption:
-    """Figures of pieces of the whole graph -> figures of all its ranges.
+    """Return the option with the figures of all ranges, from those of the whole graph's pieces.
 
-    `handled`: what sending or receiving all that crosses there takes, at every position; gradients.
+    `handled` has, per position, a rank's own seconds to send or receive what crosses there:
+    activations, and gradients.
     """
 
     def summed(of: Callable[[Spent], float]) -> Array:
@@ -146,7 +153,7 @@ def way(
 
 
 def _without_twice(rest: Array, ties: Sequence[Tie], positions: Sequence[int]) -> Array:
-    """Parameters that two pieces of a range read rest once."""
+    """Return the bytes at rest with parameters that two pieces of a range read counted once."""
     if not ties:
         return rest
     place = np.array(positions)

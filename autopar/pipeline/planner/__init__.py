@@ -1,4 +1,4 @@
-"""Chooses cuts, submeshes, ways to run and a schedule for a model, from plain data."""
+"""Chooses cuts, submeshes, ways to run stages and a schedule, from plain cost data."""
 
 from autopar.pipeline.planner.families import (
     EAGER,

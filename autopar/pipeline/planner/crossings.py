@@ -1,4 +1,4 @@
-"""What lies between stages: transfers, in the algebras of the recurrence; and the way back."""
+"""Transfers between stages as operators of the recurrence, and backtracking from values to a plan."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from autopar.pipeline.planner.priced import Picked, Priced
 from autopar.pipeline.planner.recurrence import Array, Crossing, end_of_chain
 
 CostsAt = Callable[[int], Sequence[Array]]
-"""Per stack, what its ways cost at a position from the end."""
+"""Returns per stack the costs of its ways at a position from the end."""
 CrossAt = Callable[[int], Crossing]
 
 
 def adding(passing: Array) -> Crossing:
-    """passing + F; infinite where a transfer is not allowed."""
+    """Return the operator passing + F; an infinite `passing` forbids a transfer."""
     cost = passing.transpose(1, 2, 0)[:, :, :, None]
     return lambda best, cuts: cost[:, :, cuts] + best[None]
 
 
 def longest(station: Array, passing: Array) -> Crossing:
-    """max(station, passing + F)."""
+    """Return the operator max(station, passing + F)."""
     least, cost = (array.transpose(1, 2, 0)[:, :, :, None] for array in (station, passing))
     return lambda best, cuts: np.maximum(least[:, :, cuts], cost[:, :, cuts] + best[None])
 
 
 def always(cross: Crossing) -> CrossAt:
-    """At every position."""
+    """Return a function that gives this operator at every position."""
     return lambda position: cross
 
 
 def walk(
     priced: Priced, found: Sequence[Array], costs_at: CostsAt, cross_at: CrossAt
 ) -> tuple[Picked, ...]:
-    """From the front through `found`, where values add up: each step again finds what was found."""
+    """Return the stages, first to last, that attain the best value in `found`, for additive costs.
+
+    Each step repeats the minimisation that produced its value.
+    """
     ends = [float(best[:, 0, -1].min()) for best in found]
     stages = ends.index(min(ends)) + 1
     state = int(found[stages - 1][:, 0, -1].argmin()), 0, priced.sizes[2]
@@ -59,7 +62,7 @@ def _step(
     costs: Sequence[Array],
     state: tuple[int, int, int],
 ) -> tuple[int, int, int]:
-    """A way, its end and the layout that is read there; `behind` is [exit, entry, end, devices]."""
+    """Return the best way, its end and the entry layout there; `behind`: [exit, entry, end, devices]."""
     entry, start, left = state
     held = priced.in_flight(position)
     best = (math.inf, 0, 0, 0)

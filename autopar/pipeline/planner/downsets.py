@@ -1,7 +1,7 @@
-"""Where a graph can be cut: groups of layers that share a stage, and the downsets of their graph.
+"""Enumerates the possible cuts of a graph: groups of layers that share a stage, and their downsets.
 
-A stage is what lies between two nested downsets (sets that hold all predecessors of their members):
-then every tensor between stages goes forward.  For a chain the downsets are its prefixes.
+A stage is the difference of two nested downsets (sets that contain all predecessors of their members).
+Thus every tensor between stages goes forward.  The downsets of a chain are its prefixes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from autopar.errors import InfeasibleError
 from autopar.pipeline.planner.workload import Workload
 
 MOST_DOWNSETS = 20_000
-"""Pairs grow with the square."""
+"""The maximum number of downsets; their pairs grow with its square."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Layers that share a stage, and the groups that must not come later than each."""
+    """Layers that share a stage.  No group of `before[g]` may be on a later stage than group g."""
 
     members: tuple[tuple[int, ...], ...]
     before: tuple[frozenset[int], ...]
 
 
 def groups_of(workload: Workload) -> Groups:
-    """Colocated layers become one group; so do groups that wait for each other.
+    """Return the groups: colocated layers form one, and groups in a dependency cycle are merged.
 
-    Only forward layers order groups: a backward layer runs where its forward one does, in the opposite
-    order.  Where a group has backward layers only, their tensors order it, turned round.
+    Only edges between forward layers order groups: a backward layer runs on the stage of its forward
+    layer, in the opposite order.  A group with only backward layers is ordered by the reversed edges
+    of these layers.
     """
-    # networkx takes a while to load, and every command would wait for it.
+    # networkx is slow to import, which would delay every command.
     import networkx as nx
 
     names = [layer.group or f"\0{index}" for index, layer in enumerate(workload.layers)]
@@ -64,9 +65,9 @@ def groups_of(workload: Workload) -> Groups:
 
 @dataclass(frozen=True, eq=False)
 class Downsets:
-    """`holds[d, l]`: whether downset d holds layer l; from the empty one to the full one, by size.
+    """All downsets, by number of layers, from the empty one to the full one.
 
-    `grown[d]` is d without one of its groups, `last[d]`.
+    `holds[d, l]` is whether downset d contains layer l; `inside[d]` are the groups of downset d.
     """
 
     holds: NDArray[np.bool_]
@@ -77,14 +78,14 @@ class Downsets:
         return len(self.inside)
 
     def above(self, start: int) -> NDArray[np.intp]:
-        """The downsets that strictly contain `start`."""
+        """Return the downsets that strictly contain `start`."""
         inner = self.holds[start]
         bigger = (self.holds[:, inner].all(axis=1)) & (self.holds.sum(axis=1) > inner.sum())
         return np.flatnonzero(bigger)
 
 
 def downsets_of(workload: Workload) -> Downsets:
-    """All downsets; raise where the graph branches too widely to list them."""
+    """Return all downsets; raise `InfeasibleError` if there are more than `MOST_DOWNSETS`."""
     groups = groups_of(workload)
     seen: dict[frozenset[int], None] = {frozenset(): None}
     waiting: list[frozenset[int]] = [frozenset()]
@@ -109,5 +110,5 @@ def downsets_of(workload: Workload) -> Downsets:
 
 
 def layers_of(groups: Groups, chosen: Sequence[int] | frozenset[int]) -> list[int]:
-    """The layers of some groups, in order."""
+    """Return the layers of these groups, sorted."""
     return sorted(layer for group in chosen for layer in groups.members[group])

@@ -1,7 +1,8 @@
-"""Equal stages, as set up by hand: as many repeated layers each, one degree, option and replication.
+"""Baseline of equal stages, as set up by hand: one degree, option and replication for all stages.
 
-What is before the repeated layers joins the first stage and what is behind them the last, or each
-gets a stage of its own (PipeDream-2BW's planner, as Piper compares itself with it).
+Each stage has the same number of repeated layers.  The layers before them join the first stage and the
+layers after them the last, or both get stages of their own (PipeDream-2BW's planner, the baseline in
+Piper's evaluation).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from autopar.pipeline.planner.workload import Workload, topological_order
 
 
 def least_equal_load(workload: Workload, repeated: Sequence[int]) -> float:
-    """The least maximal load of equal stages; infinite where none fits."""
+    """Return the least maximal load of equal stages; infinite if none fits."""
     names = [layer.name for layer in workload.layers]
     order = topological_order(len(names), workload.edges, names)
     chain = [layer for layer in order if layer in set(repeated)]
@@ -68,7 +69,7 @@ def _least(workload: Workload, stages: list[list[int]]) -> float:
 def _splits(
     workload: Workload, stages: list[list[int]], devices: int, name: str, replicas: int
 ) -> list[Split] | None:
-    """None where a layer has no such option."""
+    """Return the stages with this option, or None if some layer does not offer it."""
     made = []
     for layers in stages:
         options = []

@@ -1,4 +1,7 @@
-"""The load and the bytes of a given stage, straight from the definitions: the referee of the solver."""
+"""Load and memory of a given stage, computed directly from the definitions.
+
+Results of the throughput solver are checked against it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from autopar.pipeline.planner.workload import Option, Workload
 
 @dataclass(frozen=True)
 class Split:
-    """A stage written down: which option each layer takes, and on how many replicas."""
+    """An explicit stage: pairs of a layer and its option, and the number of replicas."""
 
     options: tuple[tuple[int, Option], ...]
     replicas: int = 1
 
 
 def load_of(workload: Workload, split: Split) -> float:
-    """Seconds per microbatch of a stage."""
+    """Return the seconds per microbatch of a stage."""
     pool = workload.pools[split.options[0][1].pool]
     inside = {layer for layer, _ in split.options}
     seconds = sum(option.seconds for _, option in split.options)
@@ -44,7 +47,7 @@ def _border_seconds(workload: Workload, split: Split, inside: set[int]) -> Itera
 
 
 def nbytes_of(split: Split, in_flight: float) -> float:
-    """Bytes on each device of a stage."""
+    """Return the bytes per device of a stage with `in_flight` microbatches in flight."""
     options = [option for _, option in split.options]
     return (
         sum(option.rest_nbytes for option in options)
@@ -54,7 +57,10 @@ def nbytes_of(split: Split, in_flight: float) -> float:
 
 
 def max_load(workload: Workload, splits: Sequence[Split]) -> float:
-    """The largest load of a plan's stages, first to last; infinite where memory or devices do not do."""
+    """Return the largest load of a plan's stages, given first to last.
+
+    It is infinite if memory, devices or microbatches do not suffice.
+    """
     taken = [0] * len(workload.pools)
     behind = 0
     worst = 0.0

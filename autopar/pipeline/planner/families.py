@@ -8,7 +8,8 @@ The estimate of a step is
 
     sum over stages of a  +  max over stages of ( M t + once - a,  (M - f) / f R )
 
-where t is a microbatch's forward and backward on a stage, and a what one microbatch adds to the bubble:
+where t is a microbatch's forward and backward on a stage, `once` the exposed seconds once per step, and
+a what one microbatch adds to the bubble:
     a = t                       GPipe, 1F1B    (Alpa, eq. 2)
     a = t - 2 w,  a = t - 3 w   ZB-H1, ZB-H2   (Zero Bubble, table 1: its bubbles are (p - 1) of these)
 but at least 0, where w is the seconds of weight gradients.  R is the sum of a from this stage to the

@@ -1,8 +1,8 @@
-"""Sums of options that nothing beats: one option per layer, seconds against several kinds of bytes.
+"""Pareto frontiers of sums of options: one option per layer, seconds against several kinds of bytes.
 
-A row holds (seconds, reduced bytes, rest, kept, working).  All but the last add up; of working bytes the
-largest counts.  Choosing options within a memory limit is a multiple-choice knapsack, NP-hard in
-general; equal layers make the sets small.
+A row has (seconds, reduced bytes, rest, kept, working bytes).  All columns but the last are added; of
+the working bytes the maximum counts.  Choosing options within a memory limit is a multiple-choice
+knapsack problem, NP-hard in general; equal layers make the frontiers small.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Array = NDArray[np.float64]
 WORKING = 4
 NOTHING = np.zeros((1, 5))
 AT_ONCE = 600
-"""Rows that are compared all with all."""
+"""Up to this number, all pairs of rows are compared in one array operation."""
 
 
 def row(option: Option) -> tuple[float, ...]:
-    """What an option adds to its stage."""
+    """Return the row that an option adds to its stage."""
     return (
         option.seconds, option.reduced_nbytes, option.rest_nbytes, option.kept_nbytes,
         option.working_nbytes,
@@ -30,7 +30,7 @@ def row(option: Option) -> tuple[float, ...]:
 
 
 def added(one: Array, two: Array) -> Array:
-    """Every sum of a row of `one` and a row of `two`, in the order of their indices."""
+    """Return all sums of a row of `one` and a row of `two`; i and j are in row i * len(two) + j."""
     pairs = one[:, None, :] + two[None, :, :]
     pairs[:, :, WORKING] = np.maximum(one[:, None, WORKING], two[None, :, WORKING])
     joined: Array = pairs.reshape(-1, pairs.shape[2])
@@ -38,7 +38,7 @@ def added(one: Array, two: Array) -> Array:
 
 
 def undominated(rows: Array) -> NDArray[np.intp]:
-    """Indices of rows that no other row beats or equals in every column; of equal ones the first."""
+    """Return the indices of the rows that no other row dominates; of equal rows only the first."""
     if len(rows) < 2:
         return np.arange(len(rows))
     differing = rows[:, (rows != rows[0]).any(axis=0)]
@@ -57,7 +57,7 @@ def undominated(rows: Array) -> NDArray[np.intp]:
 
 
 def sums(options: Sequence[Array]) -> tuple[Array, NDArray[np.intp]]:
-    """The frontier of one row per layer, and for each of its rows which row of each layer it takes."""
+    """Return the frontier of sums over layers, and for each of its rows the index chosen per layer."""
     total = NOTHING
     choices = np.zeros((1, 0), dtype=np.intp)
     for rows in options:

@@ -1,7 +1,7 @@
-"""What every range between two downsets costs on every kind of submesh (pool x tensor-parallel degree).
+"""Costs of every range between two downsets on every kind of submesh (pool x tensor-parallel degree).
 
-Sums over nested sets are differences of sums over downsets.  Only layers with several options that
-nothing beats need sets of sums; they grow one group at a time.
+The sum over a range is the difference of the sums over its two downsets.  Only layers with several
+undominated options, or with working bytes, need frontiers of sums; these grow one group at a time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Offers:
-    """One way on all ranges that can take it: range r goes from downset `start[r]` to `end[r]`.
+    """One way on all ranges that offer it; range r goes from downset `start[r]` to `end[r]`.
 
-    `border_s[r]`: seconds a microbatch needs to cross the range's borders.  Points p belong to range
-    `of[p]`: seconds of compute, bytes reduced per step, and how many microbatches in flight fit.
+    `border_s[r]` is the seconds per microbatch of transfers across the borders of range r.  The points
+    of range r are the sums on its frontier; `first[r]` is the first of them, and `of[p]` is the range
+    of point p.  Per point there are the seconds of compute, the bytes reduced per step, and in
+    `flights` the number of microbatches in flight that fit into memory.
     """
 
     pool: int
@@ -39,7 +41,7 @@ class Offers:
     flights: Array
 
     def loads(self, workload: Workload, replicas: int) -> Array:
-        """Seconds per microbatch of each point, on that many replicas."""
+        """Return the seconds per microbatch of each point on this many replicas."""
         whole = (self.seconds + self.border_s[self.of]) / replicas
         if replicas == 1 or workload.microbatches is None:
             return whole
@@ -49,7 +51,7 @@ class Offers:
 
 
 def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
-    """All ways that some layer can take, on all ranges all of whose layers can."""
+    """Return the costs of each way that a layer offers, on all ranges whose layers all offer it."""
     ways = sorted({option.way for layer in workload.layers for option in layer.options})
     nested = [(start, downsets.above(start)) for start in range(len(downsets) - 1)]
     start = np.concatenate([np.full(len(ends), at) for at, ends in nested]).astype(np.intp)
@@ -60,7 +62,7 @@ def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
 
 
 def _crossing(workload: Workload, downsets: Downsets, start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """[range, tensor]: whether some but not all layers that touch the tensor are in the range."""
+    """Return [range, tensor]: whether some but not all layers that touch the tensor are in the range."""
     touches = np.zeros((len(workload.layers), len(workload.tensors)))
     for index, tensor in enumerate(workload.tensors):
         touches[[tensor.source, *tensor.targets], index] = 1
@@ -73,7 +75,11 @@ def _crossing(workload: Workload, downsets: Downsets, start: Ints, end: Ints) ->
 def border_seconds(
     workload: Workload, way: tuple[int, int], holds: NDArray[np.bool_], crossing: NDArray[np.bool_]
 ) -> Array:
-    """Seconds per microbatch for ranges of layers `holds` whose borders tensors cross."""
+    """Return the seconds per microbatch of transfers across the borders of ranges.
+
+    `holds[r, l]` is whether range r contains layer l, `crossing[r, t]` whether tensor t crosses its
+    borders.
+    """
     pool = workload.pools[way[0]]
     total = np.zeros(len(holds))
     if not pool.pays_transfers:
@@ -95,7 +101,7 @@ def border_seconds(
 
 
 def options_on(workload: Workload, layer: int, way: tuple[int, int]) -> tuple[list[Option], Array]:
-    """A layer's options on one way that no other beats, with their rows."""
+    """Return a layer's undominated options of one way, and their rows."""
     options = [option for option in workload.layers[layer].options if option.way == way]
     rows = np.array([row(option) for option in options]).reshape(len(options), 5)
     kept = undominated(rows)
@@ -145,7 +151,7 @@ def _offer(
 
 
 def _flights(rows: Array, memory: float) -> Array:
-    """How many microbatches in flight fit; infinitely many where none is kept."""
+    """Return how many microbatches in flight fit into memory; infinity if nothing is kept for them."""
     left = memory - rows[:, 2] - rows[:, WORKING]
     kept = rows[:, 3]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -154,7 +160,7 @@ def _flights(rows: Array, memory: float) -> Array:
 
 
 class _Growing:
-    """Frontiers of ranges, each from the range with one group less."""
+    """Frontiers of ranges, each computed from the range with one group less."""
 
     def __init__(self, downsets: Downsets, rows: list[Array], free: set[int]) -> None:
         self.downsets, self.rows, self.free = downsets, rows, free
@@ -162,13 +168,16 @@ class _Growing:
         self.known: dict[tuple[int, int], Array] = {}
 
     def range(self, start: int, end: int) -> Array:
-        """Of the free layers between two downsets; working bytes of the fixed ones are none."""
+        """Return the frontier of the free layers between two downsets.
+
+        Fixed layers have no working bytes, so the maximum of these is complete.
+        """
         if start == end:
             return NOTHING
         found = self.known.get((start, end))
         if found is None:
             inside = self.downsets.inside
-            # Groups are numbered along the order, so no other one waits for the last.
+            # Groups are numbered in topological order, so no other group depends on the last one.
             group = max(inside[end] - inside[start])
             found = self.range(start, self.index[inside[end] - {group}])
             for layer in self.downsets.groups.members[group]:

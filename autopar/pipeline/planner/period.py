@@ -1,22 +1,23 @@
-"""The least period: how fast a pipeline can repeat once it is full, order and memory included.
+"""Least period of a full pipeline, given its order and memory; a lower bound on the step.
 
-A family's list runs f(x) microbatches ahead at stage x, so the forward of microbatch n + f(x)
-follows the backward of n there, and at stage z the backward of n + 1 follows the forward of n +
-f(z).  Take stages x to z, z not before x: from the backward of n at x over forwards x ... z and
-backwards z ... x everything waits for one another, and arrives at the backward of n + f(x) - f(z) +
-1.  With t and transfers c there and back,
+A family's list runs f(x) microbatches ahead at stage x: the forward of microbatch n + f(x) there
+follows the backward of n.  At stage z the backward of n + 1 follows the forward of n + f(z).  Take
+stages x to z, with z at or after x.  From the backward of n at x, each action of the forwards x ... z
+and the backwards z ... x waits for the one before it, up to the backward of n + f(x) - f(z) + 1 at x.
+With t seconds of a microbatch on a stage and c of its transfers in both directions, each such window
+gives
 
     (t(x) + c(x) + t(x + 1) + ... + t(z)) / (f(x) - f(z) + 1)  <=  period        for all x <= z
 
-(t = f + i where backwards are split).  It happens at least (M - f(z) + 1) / (f(x) - f(z) + 1)
-times, the first flight included, so a step T allows periods up to p(z) = T / (M - f(z) + 1), and
-whether some plan has all windows within T is one pass of the recurrence over the longest excess of
-any window from x on,
+(t = f + i if backwards are split).  A window occurs at least (M - f(z) + 1) / (f(x) - f(z) + 1) times,
+including the first flight, so a step of T seconds allows periods up to p(z) = T / (M - f(z) + 1).
+Whether some plan has all windows within T is decided by one pass of the recurrence over the longest
+excess of any window that begins at x,
 
     G(x) = t(x) - p(x) + max(0, c(x) + G(x + 1) - (slope - 1) p(x))   <= 0,
 
-since a smaller G is never worse.  (Periods of later stages are smaller than p(x): that relaxes.)
-Limits of M t + once and of links hold as well.
+since a smaller G is never worse.  (Periods of later stages are smaller than p(x), so this is a
+relaxation.)  The limits of M t + once and of links apply as well.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from autopar.pipeline.planner.priced import Fitting, Picked, Priced
 from autopar.pipeline.planner.recurrence import Array, Crossing, least, suffixes
 
 SLACK = 1e-12
-"""Of the step, so that rounding cannot turn what is possible into a bound."""
+"""Relative tolerance on the step, so that rounding cannot exclude a step that is possible."""
 
 
 def possible(priced: Priced, step: float) -> tuple[Picked, ...] | None:
-    """A plan that these limits allow to take `step` seconds; None proves that none takes less."""
+    """Return a plan for which these limits allow `step` seconds; None proves that none takes less."""
     many, slope = priced.table.microbatches, priced.family.slope
     allowed = [
         np.where(many * stack.micro + stack.once <= step, flight, math.inf)
@@ -62,7 +63,7 @@ def possible(priced: Priced, step: float) -> tuple[Picked, ...] | None:
 
 
 def _excess(passing: Array, spared: float) -> Crossing:
-    """max(0, passing + F - spared), but only where something follows."""
+    """Return the operator max(0, passing + F - spared); infinite where passing + F is."""
     cost = passing.transpose(1, 2, 0)[:, :, :, None]
 
     def cross(best: Array, cuts: slice) -> Array:
@@ -78,7 +79,7 @@ def _excess(passing: Array, spared: float) -> Crossing:
 def bracketed(
     priced: Priced, low: float, high: float, halvings: int
 ) -> tuple[float, list[tuple[Picked, ...]]]:
-    """A bound between `low`, which is one, and `high`; and the plans that were met on the way."""
+    """Bisect from the lower bound `low` to `high`; return the raised bound and the plans found."""
     plans = []
     for _ in range(halvings):
         middle = (low + high) / 2

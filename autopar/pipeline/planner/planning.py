@@ -1,8 +1,8 @@
-"""Chooses number of stages, cuts, submeshes, ways, microbatches and schedule jointly.
+"""Chooses the number of stages, cuts, submeshes, ways, microbatches and schedule jointly.
 
 1. Every table (one per number of microbatches) gets a quick lower bound under every schedule family.
-   The tables of a family are tried best bound first, until the next bound is no better than the best
-   known candidate.
+   The tables of a family are searched in order of their bounds, until the next bound is no better than
+   the best known candidate.
 2. The candidates of a table are the plan with the least aim and those found on the way to it
    (`search.py`), plans with short periods (`period.py`), equal stages, and the best plans of the
    families tried earlier.

@@ -1,7 +1,8 @@
-"""A chain of stages played quickly: the simulator's answer where each stage feeds the next.
+"""Fast simulation of a chain of stages, with the same result as the general simulator.
 
-The planner plays schedules of up to thousands of microbatches.  There the simulator's general graph of
-dependencies costs more than the play; on a chain each action waits for one other at most.
+The planner simulates schedules of up to thousands of microbatches.  Building the simulator's general
+dependency graph would take longer than simulating.  In a chain, each action waits for at most one
+action of another stage.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from autopar.pipeline.planner.families import Family
 from autopar.pipeline.schedules.schedule import Schedule
 
 Lists = tuple[tuple[int, ...], ...]
-"""Per stage its actions: 4 m + 0, 1, 2, 3 for F, B, I, W of microbatch m."""
+"""The actions of each stage: 4 m + 0, 1, 2, 3 for F, B, I, W of microbatch m."""
 KINDS = {"F": 0, "B": 1, "I": 2, "W": 3}
 
 
 @dataclass(frozen=True)
 class ChainCosts:
-    """Per stage: seconds of F, B, I, W; per cut: seconds that a transfer occupies its link, there
-    and back."""
+    """Per stage, the seconds of F, B, I, W, of the reduction and of the update.
+
+    Per cut, `there` and `back` are the seconds for which a forward and a backward transfer occupy
+    their links.
+    """
 
     seconds: tuple[tuple[float, float, float, float], ...]
     there: tuple[float, ...]
@@ -34,12 +38,12 @@ class ChainCosts:
 
 @lru_cache(maxsize=64)
 def lists_of(family: Family, stages: int, microbatches: int) -> Lists:
-    """A family's schedule, as numbers."""
+    """Return a family's schedule as numbers."""
     return numbered(family.make(stages, microbatches))
 
 
 def numbered(schedule: Schedule) -> Lists:
-    """The lists of a schedule that has worker y hold stage y and nothing else."""
+    """Return the lists of a schedule; raise `ScheduleError` unless worker y runs stage y only."""
     if any(a.stage != w for w, row in enumerate(schedule.workers) for a in row):
         raise ScheduleError(f"{schedule.name} does not give each worker one stage of a chain")
     return tuple(
@@ -49,7 +53,7 @@ def numbered(schedule: Schedule) -> Lists:
 
 
 def step_of(lists: Lists, costs: ChainCosts) -> float:
-    """Seconds until the last stage is through with its actions, its reduction and its update."""
+    """Return the seconds until all stages have finished their actions, reductions and updates."""
     last = len(lists) - 1
     microbatches = 1 + max(row[-1] for row in lists) // 4
     missing = -1.0
@@ -101,8 +105,10 @@ def step_of(lists: Lists, costs: ChainCosts) -> float:
 
 
 def most_held(row: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(forwards without their input backward, of those done the ones without weights), where either
-    peaks."""
+    """Return pairs (microbatches in flight, microbatches that await only their weight gradient).
+
+    There is one after each forward, since memory peaks after a forward.
+    """
     flying = late = 0
     found: set[tuple[int, int]] = set()
     for number in row:

@@ -111,7 +111,10 @@ class Priced:
         return sum(self.sum_and_rate(stages))
 
     def sum_and_rate(self, stages: Sequence[Picked]) -> tuple[float, float]:
-        """Straight from the definition; infinite where memory does not do."""
+        """Return the sum of the delays and the largest rate; both are infinite if memory is exceeded.
+
+        They are computed directly from the definition.
+        """
         total, worst, entry = 0.0, 0.0, 0
         for position, (start, end, number) in enumerate(reversed(stages), start=1):
             place, index = self.places[number]
@@ -129,12 +132,12 @@ class Priced:
         return total, worst
 
     def estimate(self, stages: Sequence[Picked]) -> float:
-        """The aim with the windows of `period.py`: what candidates are ranked by."""
+        """Return the estimated step, which ranks candidates: the aim with the windows of `period.py`."""
         total, worst = self.sum_and_rate(stages)
         return total + max(worst, self._longest_window(stages)) if total < math.inf else math.inf
 
     def _longest_window(self, stages: Sequence[Picked]) -> float:
-        """Seconds after the first flight for which neighbouring stages make each other wait."""
+        """Return the seconds after the first flight that the tightest window of `period.py` takes."""
         if self.family.slope is None:
             return 0.0
         sums, passed, entry = [0.0], [0.0], 0
@@ -157,9 +160,10 @@ class Priced:
 class Fitting:
     """Per stack, the least station and the least head of the ways that fit at a position from the end.
 
-    `offset_at` is taken off every head; ways whose `rates_at` a position is above the limit do not fit
-    there.  (Rates may only fall from the end to the front.)
-    Both ask of a position only what is in flight there, so positions that hold as much share an answer.
+    `offset_at` is subtracted from every head.  Ways whose rates by `rates_at` exceed the limit do not
+    fit at that position.  (Rates must not increase from the end to the front.)  Both functions may
+    depend on a position only through its number of microbatches in flight: results are cached by that
+    number.
     """
 
     def __init__(
@@ -184,16 +188,16 @@ class Fitting:
         return spans_of(stack.spread(costs.min(axis=0), size) < math.inf)
 
     def __call__(self, position: int) -> list[Step]:
-        """At one position."""
+        """Return the steps at one position."""
         held = self.priced.in_flight(position)
         if held not in self._steps:
             self._steps[held] = self._at(position, held)
         return self._steps[held]
 
     def anywhere(self) -> list[Allowed]:
-        """By size: the ranges that some way takes at some position.
+        """Return by size the ranges that some way can take at some position.
 
-        The last stage holds the fewest microbatches, and no rate is less than that of the first.
+        The last stage holds the fewest microbatches, and rates are least at the first stage.
         """
         held, positions = self.priced.in_flight(1), self.priced.problem.positions
         found: dict[int, NDArray[np.bool_]] = {}
@@ -227,7 +231,7 @@ class Fitting:
     def _least(
         self, every: Sequence[Array] | None, index: int, held: int, rate: Array | None
     ) -> Array | None:
-        """[start, end]: of the ways of one stack that fit."""
+        """Return [start, end]: the least cost among the ways of one stack that fit."""
         if every is None:
             return None
         stack, costs = self.priced.stacks[index], every[index]
@@ -242,7 +246,7 @@ class Fitting:
 
 
 def price(problem: StageProblem) -> list[Priced]:
-    """Every table under every family."""
+    """Price every table under every family."""
     return [
         Priced(problem, table, family, tuple(s.split for s in stacks) if family.splits else stacks)
         for table in problem.tables

@@ -1,4 +1,4 @@
-"""A file that says what a pipeline's layers cost: autopar's own, Piper's or dnn-partitioning's."""
+"""Reads files with the costs of layers, in the format of autopar, Piper or dnn-partitioning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from autopar.pipeline.planner.workload_text import from_json
 READERS: Mapping[str, Callable[[str], Workload]] = {
     "layers": from_json, "TMPCs": read_piper, "fpgaLatency": read_dnn_partitioning,
 }  # fmt: skip
-"""By a key that the format has, at the top or in each of its ``nodes``."""
+"""Readers by a key that identifies their format, at the top level or in the first of its ``nodes``."""
 
 
 def read_workload(text: str, content: object) -> Workload | None:
-    """Return the workload of a file, or None for a file in no such format.
+    """Return the workload of a file, or None if it is in none of these formats.
 
     `content` is its parsed JSON.  Raises `PlanError` if the file is damaged.
     """

@@ -1,9 +1,9 @@
-"""Input files of dnn-partitioning (github.com/msr-fiddle/dnn-partitioning, NeurIPS 2020).
+"""Reads input files of dnn-partitioning (github.com/msr-fiddle/dnn-partitioning, NeurIPS 2020).
 
-Layers run on one accelerator or one CPU; a tensor that crosses an accelerator's border costs its
-`cost` there once, however many layers read it; CPUs transfer for nothing.  Layers of one
-`colorClass` share a device, which ties a backward layer to its forward one.  Times are milliseconds
-in the files, seconds here.
+A layer runs on one accelerator or one CPU.  A tensor that crosses an accelerator's border costs its
+`cost` there once, however many layers read it.  Transfers of CPUs are free.  Layers of one
+`colorClass` share a device, which ties a backward layer to its forward layer.  Times are milliseconds
+in the files and seconds in the workload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ACCELERATOR, CPU = 0, 1
 
 
 def read_dnn_partitioning(text: str) -> Workload:
-    """The workload of a file, with pool 0 of accelerators and pool 1 of CPUs."""
+    """Return the workload of a file: pool 0 has the accelerators, pool 1 the CPUs."""
     try:
         return _workload(json.loads(text)).check()
     except (KeyError, ValueError, TypeError, AttributeError) as error:

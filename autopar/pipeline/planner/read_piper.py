@@ -1,8 +1,8 @@
-"""Piper's input files (github.com/msr-fiddle/piper, NeurIPS 2021).
+"""Reads Piper's input files (github.com/msr-fiddle/piper, NeurIPS 2021).
 
-There an edge's bytes pass forward and backward, a layer adds bytes of its own at a border, replicas
-move 4 (d - 1) / d of their weights, and memory is `memoryUsageA` per microbatch in flight plus
-`memoryUsageB`.
+In these files, the bytes of an edge are transferred forward and backward, and a layer can add bytes of
+its own at a border.  Each of d replicas transfers 4 (d - 1) / d of its weights.  Memory is
+`memoryUsageA` per microbatch in flight plus `memoryUsageB`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autopar.errors import PlanError
 from autopar.pipeline.planner.workload import Layer, Option, Pool, Tensor, Workload
 
 REDUCE_ROUNDS = 4.0
-"""As for a parameter server: what Piper and PipeDream count."""
+"""As with a parameter server; Piper and PipeDream count so."""
 
 
 def read_piper(
@@ -23,7 +23,7 @@ def read_piper(
     memory_nbytes: float | None = None,
     bytes_per_s: float | None = None,
 ) -> Workload:
-    """The workload of a file; what is given replaces the file's own limits."""
+    """Return the workload of a file; arguments that are not None replace the file's own limits."""
     try:
         return _workload(json.loads(text), devices, memory_nbytes, bytes_per_s).check()
     except (KeyError, ValueError, TypeError, AttributeError) as error:

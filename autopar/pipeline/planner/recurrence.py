@@ -1,15 +1,15 @@
-"""The recurrence over suffixes of a chain that all planners and bounds here share.
+"""Recurrence over the suffixes of a chain, shared by the planners and bounds of this package.
 
-F[s][e, k, d] is the best value of what lies behind cut k, in s stages on exactly d devices, the first
-of which reads layout e:
+F[s][e, k, d] is the best value of the layers after cut k, in s stages on exactly d devices, the first
+of which receives layout e:
 
     F[s][e, k, d] = min over shapes n, ways from e to x, cuts j > k  of
                     step(way[k, j], H[s - 1][x, j, d - n])
     H[s][x, j, d] = min over e'  of  cross(j, x, e', F[s][e', j, d])
 
-and H[0] is 0 exactly at the last cut with no device left.  Three algebras are used: one adds, one
-takes the larger, and one is max(station, head + what follows).  A stage's position from the end, s,
-fixes how many microbatches it holds, so the ways that fit depend on it.
+H[0] is 0 at the last cut with no device left, and infinite elsewhere.  `step` is a sum, a maximum, or
+max(station, head + what follows).  The position s of a stage from the end determines how many
+microbatches it holds, so the ways that fit depend on s.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Crossing = Callable[[Array, slice], Array]
-"""F[e, j, d] of some cuts j -> [x, e, j, d], whose minimum over e is H."""
+"""Maps F[e, j, d] of some cuts j to [x, e, j, d], whose minimum over e is H."""
 Allowed = tuple[int, NDArray[np.bool_]]
-"""A size of stages, and the ranges [start, end] that they may take."""
+"""A stage size, and a mask [start, end] of the ranges that stages of this size can take."""
 BLOCK = 8
-"""Starts that are treated together: smaller ones waste less of the triangle, larger ones less
-overhead."""
+"""The number of starts processed together.
+
+Smaller blocks compute fewer cells outside the triangle, larger blocks have less overhead.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """All ways of one size from one layout to another: on [k, j], max(station, head + what follows).
+    """All ways of one size from one layout to another, over [k, j]: max(station, head + what follows).
 
-    `spans` are blocks of starts, and between which cuts ranges of the block may end.
+    `spans` has (low, high, left, right): for starts in [low, high), ranges end in [left, right).
     """
 
     size: int
@@ -48,7 +50,7 @@ class Step:
     spans: Sequence[tuple[int, int, int, int]]
 
     def values(self, rows: slice, columns: slice, behind: Array) -> Array:
-        """[k, j, d]: the value of each first stage and what follows it."""
+        """Return [k, j, d]: the value of each first stage and what follows it."""
         if self.head is None:
             assert self.station is not None
             return np.maximum(self.station[rows, columns, None], behind[None])
@@ -59,17 +61,17 @@ class Step:
 
 
 class Steps(Protocol):
-    """The stages that may stand at each position from the end."""
+    """The stages that are possible at each position from the end."""
 
     def __call__(self, position: int) -> Sequence[Step]:
-        """At one position."""
+        """Return the steps at one position."""
 
     def anywhere(self) -> Sequence[Allowed]:
-        """At any position, and perhaps more."""
+        """Return a superset of the ranges that are possible at any position."""
 
 
 def spans_of(there: NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
-    """From which ranges [start, end] there are."""
+    """Return the `spans` of a `Step` whose ranges are marked in `there`, [start, end]."""
     made = []
     for low in range(0, len(there) - 1, BLOCK):
         high = min(low + BLOCK, len(there) - 1)
@@ -80,26 +82,26 @@ def spans_of(there: NDArray[np.bool_]) -> list[tuple[int, int, int, int]]:
 
 
 def nearest(crossed: Array) -> Array:
-    """H: what follows in the layout in which it is least."""
+    """Return H: the minimum over the layouts that the next stage can receive."""
     return crossed[:, 0] if crossed.shape[1] == 1 else np.asarray(crossed.min(axis=1))
 
 
 def end_of_chain(borders: int, positions: int, devices: int) -> Array:
-    """H[0]."""
+    """Return H[0]."""
     made = np.full((borders, positions, devices + 1), math.inf)
     made[:, -1, 0] = 0.0
     return made
 
 
 def one_more(steps: Sequence[Step], behind: Array, room: Ints) -> Array:
-    """F[s] from H[s - 1]; `room`: by cut, the most devices behind it that anybody asks for."""
+    """Return F[s] from H[s - 1]; `room[k]` is the most devices that may be left after cut k."""
     made = np.full(behind.shape, math.inf)
     there: NDArray[np.bool_] = np.asarray((behind < math.inf).any(axis=0))
     reached = np.asarray(there.any(axis=1))
     cuts = np.flatnonzero(reached)
     if not len(cuts):
         return made
-    # Lists: their slices are short, and an array's minimum starts slower than it runs.
+    # Python lists: their slices are short, and the call of an array's min() costs more than its work.
     few = np.where(reached, there.argmax(axis=1), behind.shape[2]).tolist()
     many = np.where(reached, behind.shape[2] - there[:, ::-1].argmax(axis=1), 0).tolist()
     rooms = room.tolist()
@@ -119,9 +121,9 @@ def one_more(steps: Sequence[Step], behind: Array, room: Ints) -> Array:
 
 
 def fewest_before(anywhere: Sequence[Allowed], sizes: tuple[int, int, int]) -> Ints:
-    """By cut, no more devices than stages need that hold all that comes before it.
+    """Return by cut a lower bound on the devices that the stages before it need.
 
-    One more than all devices where there is no way to get there.
+    It is the number of devices plus one for a cut that no stages reach.
     """
     fewest = np.full(sizes[1], sizes[2] + 1)
     fewest[0] = 0
@@ -140,10 +142,11 @@ def suffixes(
     most_stages: int,
     longest_at: Callable[[int], float] = lambda position: math.inf,
 ) -> list[Array]:
-    """F[1], F[2], ... as far as anything is finite; values above `longest_at` their position are
-    dropped, and those that leave too few devices for what comes before.
+    """Return F[1], F[2], ... as long as any value is finite.
 
-    `cross_at(s)` leads from F[s - 1] to H[s - 1], in front of which a stage at position s is put.
+    Values above `longest_at` of their position are dropped, and so are values that leave too few
+    devices for the layers before them.  `cross_at(s)` maps F[s - 1] to H[s - 1], to which a stage at
+    position s is prepended.
     """
     behind = end_of_chain(*sizes)
     room = sizes[2] - fewest_before(steps_at.anywhere(), sizes)
@@ -164,7 +167,7 @@ def suffixes(
 
 
 def _between(cross: Crossing, best: Array) -> Array:
-    """H, computed only where something follows."""
+    """Return H, computed only for the cuts and numbers of devices between which F is finite."""
     there = best < math.inf
     cuts, counts = (_span(np.asarray(there.any(axis=axes))) for axes in ((0, 2), (0, 1)))
     made = np.full(best.shape, math.inf)
@@ -173,18 +176,18 @@ def _between(cross: Crossing, best: Array) -> Array:
 
 
 def _span(there: NDArray[np.bool_]) -> slice:
-    """From the first to the last."""
+    """Return the slice from the first to the last true element."""
     places = np.flatnonzero(there)
     return slice(int(places[0]), int(places[-1]) + 1)
 
 
 def least(found: Sequence[Array]) -> float:
-    """The best value of the whole chain on all devices."""
+    """Return the best value of the whole chain on all devices."""
     return min((float(best[:, 0, -1].min()) for best in found), default=math.inf)
 
 
 def any_number(steps: Sequence[Step], cross: Crossing, sizes: tuple[int, int, int]) -> float:
-    """The same where ways do not depend on s: one pass over the cuts from the end."""
+    """Return the best value if the ways do not depend on s, by one pass over the cuts from the end."""
     behind = end_of_chain(*sizes)
     best = np.full(behind.shape, math.inf)
     for start in range(sizes[1] - 2, -1, -1):

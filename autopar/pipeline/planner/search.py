@@ -1,13 +1,15 @@
-"""The plan of the least aim: min over plans of (sum of delays + the largest rate), with memory.
+"""Finds the plan with the least aim: the sum of its delays plus its largest rate, within memory.
 
-For a limit T on rates, `within(T)` is the recurrence that adds delays over ways whose rate is at
-most T, and drops suffixes in which a microbatch is in flight for too long: S(T).  The sum that is
-least is also the flight that is shortest, so that loses nothing.  S falls as T grows, and the least
-aim is min over T of S(T) + T among rates that occur (Alpa enumerates t_max in the same role).
+For a limit T on rates, `within(T)` runs the recurrence that adds delays over ways whose rate is at
+most T.  It drops suffixes in which a microbatch is in flight for too long.  A suffix with the least
+sum also has the shortest flight, so no plan is lost.  Its result is S(T), which does not increase with
+T.  The least aim is the minimum of S(T) + T over the rates T that occur (Alpa enumerates t_max in the
+same role).
 
-Here T is found by branch and bound over intervals: plans whose largest rate lies in [low, high) aim
-at no less than S(high) + low.  Evaluating a T inside shows a plan with its own largest rate r <= T;
-between r and T nothing can be better, so the interval falls into [low, r) and (T, high).
+T is found by branch and bound over intervals.  Plans whose largest rate lies in [low, high) have an
+aim of at least S(high) + low.  Evaluating a T inside finds a plan whose own largest rate is r <= T.
+No plan with a largest rate between r and T has a smaller aim, so the interval splits into [low, r) and
+(T, high).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from autopar.pipeline.planner.recurrence import least, suffixes
 
 @dataclass(frozen=True)
 class Found:
-    """The best stages, of which no others of this table and family aim below `bound_s`.
+    """The best stages found; no plan of this table and family has an aim below `bound_s`.
 
-    `seen` are the plans that were met on the way.
+    `seen` has all plans found during the search.
     """
 
     aim_s: float
@@ -37,7 +39,7 @@ class Found:
 
 
 def within(priced: Priced, limit: float) -> tuple[float, tuple[Picked, ...]]:
-    """S(limit) and a plan that reaches it; infinite and empty where there is none."""
+    """Return S(limit) and a plan that attains it; infinity and an empty plan if there is none."""
     cross_at = always(adding(np.where(priced.link_rate <= limit, priced.passing_s, math.inf)))
     costs = [
         np.where(rate <= limit, delay, math.inf)
@@ -62,7 +64,7 @@ def within(priced: Priced, limit: float) -> tuple[float, tuple[Picked, ...]]:
 
 
 def slowest(priced: Priced, most: float = math.inf) -> float:
-    """No plan's largest rate is less; infinite where it is above `most`."""
+    """Return a lower bound on every plan's largest rate; infinite if it exceeds `most`."""
     found = suffixes(
         Fitting(priced, priced.rates, None),
         always(longest(priced.link_rate, np.zeros_like(priced.link_rate))),
@@ -74,9 +76,10 @@ def slowest(priced: Priced, most: float = math.inf) -> float:
 
 
 def least_aim(priced: Priced, enough: float = 0.0, cutoff: float = math.inf) -> Found | None:
-    """The best plan by its aim; None where none fits.
+    """Return the plan with the least aim; None if no plan fits.
 
-    It ends when nothing can be better by more than the share `enough`, or better than `cutoff`.
+    The search ends when no plan can improve on the best aim by more than the fraction `enough`, or
+    have an aim below `cutoff`.
     """
     total, stages = within(priced, math.inf)
     if not stages:

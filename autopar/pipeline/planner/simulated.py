@@ -1,4 +1,4 @@
-"""The objective: a plan of stages, played."""
+"""The planner's default objective: the simulated step of a plan of stages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from autopar.pipeline.planner.table import StageOption, StageTable
 from autopar.pipeline.simulate.values import Costs, Link, Network, StageCost, Traffic
 
 Objective = Callable[[Priced, Sequence[Picked]], float]
-"""Seconds of a step; infinite where the plan does not fit."""
+"""Returns the seconds of a step; infinite if the plan does not fit."""
 
 
 def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
-    """For the simulator: each stage on a worker of its own; neighbours have a link in each direction."""
+    """Return the simulator's costs of a plan.
+
+    Each stage has its own worker, and neighbours have a link in each direction.
+    """
     made = []
     for start, end, number in stages:
         way, at = table.ways[number], (start, end)
@@ -40,7 +43,7 @@ def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
         traffic.append(
             Traffic(index, index + 1, float(table.send_s[cut]), float(table.return_s[cut]))
         )
-    # One byte is one second, so a transfer occupies its link for as long as the table says.
+    # At one byte per second, a transfer of n bytes occupies its link for the table's n seconds.
     links = (Link(table.latency_s, 1.0),) * (2 * len(traffic))
     there = {(index, index + 1): (2 * index,) for index in range(len(traffic))}
     back = {(index + 1, index): (2 * index + 1,) for index in range(len(traffic))}
@@ -48,7 +51,7 @@ def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
 
 
 def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:
-    """What the simulator says of `costs_of`; infinite where some worker keeps too many bytes."""
+    """Return the simulated seconds of a step; infinite if some worker exceeds its memory."""
     lists = lists_of(priced.family, len(stages), priced.table.microbatches)
     costs = costs_of(priced.table, stages)
     for row, stage in zip(lists, costs.stages, strict=True):
@@ -73,6 +76,6 @@ def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:
 
 
 def _not_hidden(way: StageOption, at: tuple[int, int]) -> float:
-    """Of the reduction, what is longer than the last microbatch's backward."""
+    """Return the seconds of the reduction that the last microbatch's backward does not hide."""
     hides = float(way.input_grad_s[at] + way.weight_grad_s[at])
     return max(0.0, float(way.hideable_s[at]) - hides)

@@ -1,6 +1,6 @@
-"""A table's ways, stacked by the devices they take and the layouts they read and leave.
+"""Stacks the ways of a table into arrays, by their number of devices and their entry and exit layouts.
 
-What one way beats in every figure on every range is dropped: no plan is better with it.
+A way that another one dominates in every figure on every range is dropped: it improves no plan.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ Ints = NDArray[np.intp]
 class Stack:
     """Ways of one size (in units of devices) between two layouts; arrays are [way, cell].
 
-    A *cell* is a range that some way offers and has the memory for: [start, end), in order.
+    A *cell* is a range [start, end) that some way offers and that fits into memory; cells are sorted.
 
     starts, ends   of each cell
     forward        seconds of a microbatch's forward
     inputs         its input gradient
     weights        its weight gradient
-    once           seconds once a step that nothing hides
-    hidden         seconds once a step that run beside compute
-    flights        microbatches in flight that fit; -1 where not even one rests there
-    splitting      seconds more of the input gradient, where the weight gradient is apart from it
+    once           exposed seconds once per step
+    hidden         seconds once per step that can overlap compute
+    flights        microbatches in flight that fit; -1 if the range is not offered or needs more memory
+                   even with none in flight
+    splitting      additional seconds of the input gradient if the weight gradient is computed separately
     """
 
     size: int
@@ -51,7 +52,7 @@ class Stack:
 
     @cached_property
     def split(self) -> Stack:
-        """The same where backwards are split."""
+        """The stack for split backwards."""
         if not self.splitting.any():
             return self
         return replace(
@@ -74,40 +75,40 @@ class Stack:
         return {at: cell for cell, at in enumerate(pairs)}
 
     def cell(self, start: int, end: int) -> int | None:
-        """The number of a range; None where no way takes it."""
+        """Return the index of a range's cell; None if no way fits there."""
         return self._cells.get((start, end))
 
     def starting(self, start: int) -> slice:
-        """The cells of the ranges that start there."""
+        """Return the cells of the ranges that begin at `start`."""
         low, high = np.searchsorted(self.starts, (start, start + 1))
         return slice(int(low), int(high))
 
     def spread(self, cells: Array, positions: int) -> Array:
-        """[start, end] of [cell]: infinite elsewhere."""
+        """Return figures per cell as an array [start, end], infinite elsewhere."""
         made = np.full((positions, positions), math.inf)
         made[self.starts, self.ends] = cells
         return made
 
     def by_flights(self, costs: Array) -> Array:
-        """[n, cell]: the least cost of the n ways that hold the most microbatches."""
+        """Return [n, cell]: the least cost among the n ways that hold the most microbatches."""
         least = np.full((len(self.ways) + 1, len(self.starts)), math.inf)
         np.minimum.accumulate(costs.take(self._order), axis=0, out=least[1:])
         return least
 
     def fitting(self, held: int) -> Ints:
-        """[cell]: how many ways hold so many microbatches."""
+        """Return [cell]: how many ways can hold `held` microbatches."""
         if held not in self._fitting:
             self._fitting[held] = (self.flights >= held).sum(axis=0)
         return self._fitting[held]
 
     @cached_property
     def every_cell(self) -> Ints:
-        """The numbers of all cells."""
+        """The indices of all cells."""
         return np.arange(len(self.starts))
 
     @cached_property
     def _order(self) -> Ints:
-        """[n, cell]: where in an array of figures the way of the n-th most microbatches stands."""
+        """[n, cell]: flat indices into [way, cell], with ways sorted by falling `flights` per cell."""
         ways = np.argsort(-self.flights, axis=0, kind="stable")
         return ways * len(self.starts) + self.every_cell
 
@@ -117,12 +118,12 @@ class Stack:
 
 
 def unit_of(problem: StageProblem, table: StageTable) -> int:
-    """The sizes' common divisor: devices are counted in it."""
+    """Return the common divisor of all submesh sizes, the unit in which devices are counted."""
     return math.gcd(*(way.size for way in table.ways), problem.devices)
 
 
 def stacks_of(problem: StageProblem, table: StageTable) -> tuple[Stack, ...]:
-    """All ways that something could be said for; once for each table."""
+    """Return the stacks of all undominated ways; they are cached in the table."""
     key = problem.devices, problem.memory_nbytes
     known: dict[object, tuple[Stack, ...]] = table.remembered
     if key not in known:
@@ -166,7 +167,7 @@ def _stack(
 
 
 def _undominated(ways: Sequence[StageOption]) -> list[int]:
-    """Indices; of equal ways the first."""
+    """Return the indices of the undominated ways; of equal ways only the first."""
     corners = np.array([[array[0, -1] for array in _figures(way)] for way in ways])
     may_beat: NDArray[np.bool_] = np.all(corners[:, None] <= corners[None], axis=2)
     kept: list[int] = []
@@ -186,14 +187,14 @@ def _figures(way: StageOption) -> list[Array]:
 
 
 def _beats(one: StageOption, two: StageOption) -> bool:
-    """Where `two` is not offered its seconds are infinite, and its other figures do not matter."""
+    """Return whether `one` is at least as good as `two` in every figure, wherever `two` is offered."""
     absent = ~two.offered
     pairs = zip(_figures(one), _figures(two), strict=True)
     return all(mine is theirs or bool(((mine <= theirs) | absent).all()) for mine, theirs in pairs)
 
 
 def once_of(way: StageOption) -> Array:
-    """Seconds once a step that nothing hides: reductions run beside the last microbatch's backward."""
+    """Return the exposed seconds once per step; reductions overlap the last microbatch's backward."""
     offered = way.offered
     hides = np.where(offered, way.input_grad_s + way.weight_grad_s, 0.0)
     over = np.maximum(0.0, way.hideable_s - hides)

@@ -32,10 +32,10 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A pipeline; `step_s` is from the objective (the simulator), `estimate_s` from the search.
+    """A planned pipeline; `step_s` is from the objective (the simulator), `estimate_s` from the search.
 
-    No plan of the problem has a step below `bound_s`.  Its `proof` is a relaxation of every table and
-    family, or "none" if the objective is not the simulator.
+    `bound_s` is a lower bound on the step of every plan of the problem.  Its `proof` is "relaxation"
+    (of every table and family), or "none" if the objective is not the simulator.
     """
 
     __pydantic_config__ = STRICT

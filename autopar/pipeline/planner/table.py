@@ -1,8 +1,8 @@
 """Cost tables of stages, as arrays over layer ranges: one table per number of microbatches.
 
-Positions 0..L are the points where a chain of L layers can be cut (or the downsets of a graph, numbered
-in their order).  A `StageOption` is one way to run any range of layers on one submesh shape: a logical
-view of the mesh, a sharding and a recomputation mode.  The planner picks among several per shape.
+Positions 0..L are the points where a chain of L layers can be cut (or the downsets of a graph,
+numbered in their order).  A `StageOption` is one way to run any range of layers on one submesh shape:
+a logical mesh, a sharding and a recomputation mode.  The planner chooses among several per shape.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class StageOption:
-    """Costs of layer ranges [start, end), in arrays indexed by both; infinite seconds: not available.
+    """Costs of layer ranges [start, end), in arrays indexed by both; infinite seconds: not offered.
 
     forward_s, input_grad_s, weight_grad_s   seconds of one microbatch
     rest_nbytes              bytes per device, all the time
@@ -66,7 +66,7 @@ class StageOption:
 
     @cached_property
     def offered(self) -> NDArray[np.bool_]:
-        """Mask of the available ranges."""
+        """Mask of the ranges that the way offers."""
         return self.seconds < np.inf
 
     @cached_property

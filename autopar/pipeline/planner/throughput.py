@@ -1,15 +1,16 @@
-"""The least maximal load: seconds per microbatch of the slowest stage of a pipeline that is full.
+"""Minimises the maximal load: seconds per microbatch of the slowest stage of a full pipeline.
 
-Stages lie between nested downsets; each takes one way (pool x degree t), d replicas and one option per
-layer.  Its load is (compute + border) / d + what reducing its weights over d replicas adds; it must
-hold ceil(s / d) microbatches, where s sums the replicas of it and of all stages behind it.
+A stage lies between nested downsets and has one way (pool x degree t), d replicas and one option per
+layer.  Its load is (compute + border) / d, plus the share of its gradient reduction over d replicas.
+It must hold ceil(s / d) microbatches, where s sums the replicas of this stage and of all later ones.
 
-For a limit T on loads, the least s of everything behind downset i on R devices is
+For a limit T on loads, the least s of all layers after downset i on R devices is
 
     g(i, R) = min over j, way, d:   s = g(j, R - t d) + d    where s <= d * flights(i, j, way, d, T)
 
-with g(full, R) = 0.  A smaller s is never worse, so one number per state is enough, and g(empty, all)
-is finite exactly if some plan has no load above T.  The least T is found among all loads that occur.
+with g(full, R) = 0.  A smaller s is never worse, so one number per state suffices.  g(empty, all) is
+finite exactly if some plan has no load above T.  The least T is found by bisection among all loads
+that occur.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class LoadedStage:
 
 @dataclass(frozen=True)
 class ThroughputPlan:
-    """Stages from first to last.  `bound_s` is `load_s`: no plan of these stages has less."""
+    """Stages from first to last.  `bound_s` equals `load_s`: the plan is optimal.
+
+    `downsets` and `ranges` count those of the graph.
+    """
 
     stages: tuple[LoadedStage, ...]
     load_s: float
@@ -52,7 +56,7 @@ class ThroughputPlan:
 
 
 class _Move(NamedTuple):
-    """A way on d replicas: its devices, the loads of its points, and its ranges sorted by start."""
+    """A way on d replicas, with the loads of its points."""
 
     offers: Offers
     replicas: int
@@ -60,7 +64,7 @@ class _Move(NamedTuple):
 
 
 def least_load(workload: Workload) -> ThroughputPlan:
-    """The plan of the highest throughput; raise where nothing fits."""
+    """Return the plan with the highest throughput; raise `InfeasibleError` if nothing fits."""
     downsets = downsets_of(workload.check())
     offers = offers_of(workload, downsets)
     moves = [m for offer in offers for m in _moves(workload, offer)]
@@ -107,7 +111,7 @@ def _nothing_fits(workload: Workload, moves: list[_Move]) -> None:
 
 
 class _Solver:
-    """The recurrence above, for any limit on loads."""
+    """The recurrence of this module, for any limit on loads."""
 
     def __init__(self, workload: Workload, downsets: Downsets, moves: list[_Move]) -> None:
         self.workload, self.downsets, self.moves = workload, downsets, moves
@@ -118,10 +122,10 @@ class _Solver:
         self.most = devices if steps is None else min(steps, devices)
 
     def flights(self, limit: float) -> list[Array]:
-        """Per move and range: the most microbatches in flight with no load above the limit.
+        """Return per move and range the most microbatches in flight with no load above the limit.
 
-        Of one way's numbers of replicas, more than enough are dropped: once d replicas never mind
-        memory, more only take more devices.
+        Superfluous replicas are dropped: if memory never limits d replicas of a way, more replicas
+        only take more devices.
         """
         found = []
         enough: dict[int, NDArray[np.bool_]] = {}
@@ -137,7 +141,7 @@ class _Solver:
         return found
 
     def fewest(self, limit: float) -> Array:
-        """g, infinite where nothing fits; its first axis is the downset that is done before."""
+        """Return g, infinite where nothing fits; its first dim is the downset before the stages."""
         g = np.full((len(self.downsets), *self.shape), math.inf)
         g[-1] = 0.0
         usable = [self._usable(m, f) for m, f in zip(self.moves, self.flights(limit), strict=True)]
@@ -161,7 +165,7 @@ class _Solver:
         return move.offers.start[rows], move.offers.end[rows], most
 
     def _shifted(self, pool: int, taken: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Where a state with fewer devices left lies, and the state it is reached from."""
+        """Return indices of the states with `taken` fewer devices, and of those that lead to them."""
         there = [slice(None)] * len(self.shape)
         here = list(there)
         there[pool] = slice(None, self.shape[pool] - taken)
@@ -169,7 +173,7 @@ class _Solver:
         return tuple(there), tuple(here)
 
     def stages(self, limit: float) -> tuple[LoadedStage, ...]:
-        """A plan that reaches g(empty, all), with the least loads that its memory allows."""
+        """Return a plan that attains g(empty, all), with the least loads that memory allows."""
         g, flights = self.fewest(limit), self.flights(limit)
         state, found = self.whole, []
         while state[0] != len(self.downsets) - 1:

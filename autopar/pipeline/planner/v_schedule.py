@@ -1,10 +1,10 @@
-"""V's: every worker holds two stages, so that the last one is where the first is (ZB-V).
+"""Plans V schedules (ZB-V): every worker has two stages, and the first and last stage share a worker.
 
-The recurrences of `families.py` are of one stage on each worker.  A V halves what a microbatch waits
-for in the bubble, and weights that the first and the last stage share (tied embeddings) are one worker's
-own.  Workers are equal here.  Of each number of them, stages of equal seconds are played in every way
-and number of microbatches that could be the best; then the slowest worker's stages give up an end, place
-by place, while the step becomes shorter.
+The families of `families.py` have one stage per worker.  A V halves a microbatch's wait in the bubble.
+Weights that the first and the last stage share (tied embeddings) stay on one worker.  All workers have
+the same way.  For each number of workers, stages of equal seconds are simulated in every way and
+number of microbatches that could be the best.  Then local search moves a border of the slowest
+worker's stages by one position as long as the step becomes shorter.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from autopar.pipeline.simulate import simulate
 
 NAME = "zb-v"
 ACTIONS = 20_000
-"""Of a schedule that is played, at most.  What has more has many microbatches to each worker, and little
-bubble that could be filled."""
+"""Maximum number of actions of a simulated schedule.
+
+A schedule with more has many microbatches per worker, and so a small bubble.
+"""
 PLAYED = 24
-"""Ways and numbers of microbatches that are played with equal stages, for each number of workers."""
+"""Maximum combinations of way and microbatches simulated with equal stages, per number of workers."""
 MOVES = 12
-"""Borders of the best of them that are moved."""
+"""Maximum simulations of the local search (checked before each round of neighbours)."""
 
 Borders = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class VSchedulePlan:
-    """Stages between `borders`, all run in one way, two on each worker; `step_s` by its table."""
+    """Stages between `borders`, all run in one way, two on each worker; `step_s` is simulated."""
 
     microbatches: int
     way: str
@@ -43,13 +45,13 @@ class VSchedulePlan:
 
     @property
     def workers(self) -> int:
-        """How many."""
+        """The number of workers."""
         return (len(self.borders) - 1) // 2
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """One way, on as many workers as the devices make."""
+    """One way of one table, on as many workers as fill the devices."""
 
     table: StageTable
     number: int
@@ -61,13 +63,15 @@ class _Offer:
 
     @property
     def bound_s(self) -> float:
-        """The work of a step, shared equally: as work adds up, no V takes less."""
+        """A lower bound on the step of every V: the work of a step, divided equally among workers."""
         return self.table.microbatches * float(self.way.seconds[0, -1]) / self.workers
 
 
 def vees(problem: StageProblem, below: float) -> list[VSchedulePlan]:
-    """For each number of workers the V of the least step that was found, where that is less than so many
-    seconds and fits; best first."""
+    """Return the best V found for each number of workers, best first.
+
+    Only those that fit and have a step below `below` seconds are returned.
+    """
     by_workers: defaultdict[int, list[_Offer]] = defaultdict(list)
     for offer in sorted(_offers(problem), key=lambda offer: offer.bound_s):
         by_workers[offer.workers].append(offer)
@@ -85,7 +89,7 @@ def _offers(problem: StageProblem) -> Iterator[_Offer]:
 
 
 def _best(problem: StageProblem, offers: Sequence[_Offer], below: float) -> VSchedulePlan | None:
-    """Of offers for one number of workers, by their bounds."""
+    """Return the best V of offers for one number of workers, which are sorted by their bounds."""
     best: tuple[_Offer, Borders] | None = None
     for offer in offers:
         if offer.bound_s >= below:
@@ -97,7 +101,7 @@ def _best(problem: StageProblem, offers: Sequence[_Offer], below: float) -> VSch
 
 
 def _climbed(problem: StageProblem, offer: _Offer, borders: Borders, step: float) -> VSchedulePlan:
-    """From these borders on, which take so many seconds."""
+    """Return the V that local search finds from these borders, which have a step of `step` seconds."""
     better: Borders | None = borders
     left = MOVES
     while better is not None and left > 0:
@@ -111,7 +115,7 @@ def _climbed(problem: StageProblem, offer: _Offer, borders: Borders, step: float
 
 
 def _equal(offer: _Offer) -> Borders:
-    """Where equal shares of the seconds end, each at least a place behind the one before."""
+    """Return borders of stages of nearly equal seconds, each with at least one layer."""
     until = [0.0, *offer.way.seconds[0, 1:].tolist()]
     stages, last = 2 * offer.workers, len(until) - 1
     borders = [0]
@@ -123,7 +127,7 @@ def _equal(offer: _Offer) -> Borders:
 
 
 def _neighbours(offer: _Offer, borders: Borders) -> Iterator[Borders]:
-    """The slowest worker's two stages, each without its first place, and without its last."""
+    """Yield borders with one of the slowest worker's two stages shortened by a position at one end."""
     seconds = [float(offer.way.seconds[at]) for at in pairwise(borders)]
     last = len(seconds) - 1
     slowest = max(range(offer.workers), key=lambda worker: seconds[worker] + seconds[last - worker])
@@ -135,11 +139,11 @@ def _neighbours(offer: _Offer, borders: Borders) -> Iterator[Borders]:
 
 
 def _step(problem: StageProblem, offer: _Offer, borders: Sequence[int]) -> float:
-    """Seconds of a step; infinite where a worker keeps too many bytes, or a stage cannot be run."""
+    """Return the seconds of a step; infinite if memory is exceeded or a stage is not offered."""
     stages = [(start, end, offer.number) for start, end in pairwise(borders)]
     if not all(offer.way.offered[start, end] for start, end, _ in stages):
         return math.inf
-    # Workers are neighbours as the first stages of the chain are; where the V turns nothing is sent.
+    # Workers are neighbours in the order of the first stages; nothing is sent where the V turns.
     schedule = zb_v(offer.workers, offer.table.microbatches)
     played = simulate(schedule, costs_of(offer.table, stages))
     return played.step if max(played.peaks) <= problem.memory_nbytes else math.inf

@@ -1,8 +1,9 @@
-"""What is to be cut into stages, as plain data: layers with options, tensors, pools of devices.
+"""The input of the throughput planner as plain data: layers with options, tensors, device pools.
 
-No graph, no model, no torch.  A chain or a branching graph; sizes are bytes, times seconds, both per
-microbatch unless a name says otherwise.  Captured models, hand-written examples and other planners'
-files all end up here.
+It refers to no captured graph, model or torch object.  Hand-written examples and other planners' files
+are converted to it; captured models are planned from a `StageProblem` (`table.py`) instead.  Layers form
+a chain or a branching graph.  Sizes are bytes and times are seconds, both per microbatch unless a name
+says otherwise.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from pydantic import ConfigDict
 from autopar.errors import PlanError
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=True)
-"""What a file holds besides is a mistake; what is infinite where it may not be, `check` refuses."""
+"""Unknown keys in a file are errors.  Infinity is parsed; `check` rejects it where it is invalid."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way to run a layer, on `devices` devices of one pool: its tensor-parallel degree.
+    """One way to run a layer on `devices` devices of one pool; `devices` is the tensor-parallel degree.
 
-    `rest_nbytes` are there all the time, `kept_nbytes` once for each microbatch in flight,
-    `working_nbytes` only while a layer of the stage runs (the largest one counts).  The gradients of
-    `reduced_nbytes` are all-reduced once a step where the stage is replicated.  `resent` are further
-    bytes per tensor (its index) that such a layer adds where that tensor crosses the stage's border.
+    `rest_nbytes` are allocated permanently, `kept_nbytes` once per microbatch in flight, and
+    `working_nbytes` only while a layer of the stage runs (the maximum over the layers counts).  If the
+    stage is replicated, gradients of `reduced_nbytes` are all-reduced once per step.  `resent` has
+    pairs (tensor index, bytes): additional bytes that the layer transfers if that tensor crosses the
+    border of the stage.
     """
 
     __pydantic_config__ = STRICT
@@ -46,18 +48,18 @@ class Option:
 
     @property
     def seconds(self) -> float:
-        """Forward and backward of one microbatch."""
+        """Seconds of forward and backward of one microbatch."""
         return self.forward_s + self.input_grad_s + self.weight_grad_s
 
     @property
     def way(self) -> tuple[int, int]:
-        """What all layers of a stage have in common: the pool and the degree."""
+        """The pool and the degree, which all layers of a stage share."""
         return self.pool, self.devices
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A node of the graph.  Layers of one `group` share a stage; backward layers follow their group."""
+    """A node of the graph.  Layers of one `group` share a stage, backward layers included."""
 
     __pydantic_config__ = STRICT
     name: str
@@ -68,10 +70,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What `source` makes and `targets` read: a stage whose border it crosses sends or receives it once.
+    """The output of `source` that `targets` read; a stage whose border it crosses transfers it once.
 
-    `round_trips` is 2 where the gradient comes back the same way.  `seconds`, where known, is
-    the measured time of one trip; otherwise the pool's link decides.
+    `round_trips` is 2 if its gradient returns the same way.  `seconds` is the measured time of one
+    transfer; None: it is computed from the pool's bandwidth and latency.
     """
 
     __pydantic_config__ = STRICT
@@ -84,7 +86,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Pool:
-    """Equal devices.  A pool without `replicas` gives each stage to one group of devices only."""
+    """A pool of equal devices.  If `replicas` is False, its stages are not replicated."""
 
     __pydantic_config__ = STRICT
     name: str
@@ -98,10 +100,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Workload:
-    """Layers, the tensors between them, and what they may run on.
+    """Layers, the tensors between them, and the pools on which they can run.
 
-    A step has `microbatches`; None is a stream without end.  `reduce_rounds` times (d - 1) / d of a
-    stage's reduced bytes pass each of its d replicas once a step.
+    `microbatches` is their number per step; None: an endless stream.  In each step, each of the d
+    replicas of a stage transfers `reduce_rounds` (d - 1) / d times the stage's reduced bytes.
     """
 
     __pydantic_config__ = STRICT
@@ -112,7 +114,7 @@ class Workload:
     reduce_rounds: float = 2.0
 
     def check(self) -> Self:
-        """Raise where indices, sizes or the order of layers make no sense."""
+        """Return the workload; raise `PlanError` if indices, sizes or the order of layers are wrong."""
         if not self.layers or not self.pools:
             raise PlanError("a workload needs at least one layer and one pool")
         if self.microbatches is not None and self.microbatches < 1:
@@ -166,11 +168,11 @@ class Workload:
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Which layer comes before which."""
+        """Pairs of layers (source, target), one for each reader of each tensor."""
         return tuple((t.source, target) for t in self.tensors for target in t.targets)
 
     def keeping(self, names: Sequence[str] | None = None, most_devices: int | None = None) -> Self:
-        """Without the options of other names, or of a higher degree (what ablations ask)."""
+        """Return the workload with only options of these names, up to this degree (for ablations)."""
         layers = tuple(
             replace(
                 layer,
@@ -189,7 +191,7 @@ class Workload:
 def topological_order(
     count: int, edges: Sequence[tuple[int, int]], names: Sequence[str]
 ) -> list[int]:
-    """Numbers such that every edge goes up; raise and name a layer where there is a cycle."""
+    """Return the nodes in topological order; raise `PlanError` with a layer's name on a cycle."""
     after: list[list[int]] = [[] for _ in range(count)]
     waits = [0] * count
     for source, target in edges:

@@ -1,4 +1,4 @@
-"""Workloads as JSON, and as lines to read."""
+"""Converts workloads to and from JSON, and to readable text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autopar.utils.io import first_fault
 
 
 def to_json(workload: Workload) -> str:
-    """What is at its default is left out; a limit that is left out is infinite."""
+    """Return JSON text that `from_json` reads; defaults and infinite limits are left out."""
     plain = {
         "layers": [
             {
@@ -33,7 +33,7 @@ def to_json(workload: Workload) -> str:
 
 
 def from_json(text: str) -> Workload:
-    """The workload, checked; raise `PlanError` with the place of the first mistake."""
+    """Return the checked workload; raise `PlanError` with the location of the first fault."""
     try:
         return _ADAPTER.validate_json(text).check()
     except ValidationError as error:
@@ -41,7 +41,7 @@ def from_json(text: str) -> Workload:
 
 
 def to_text(workload: Workload) -> str:
-    """A line per pool and layer."""
+    """Return text with a line per pool and layer."""
     lines = [
         f"pool {p.name}: {p.count} devices, {_size(p.memory_nbytes)} each" for p in workload.pools
     ]

@@ -1,4 +1,4 @@
-"""Pipeline schedules: plain lists of actions, one list per worker."""
+"""Pipeline schedules as plain lists of actions, one list per worker."""
 
 from autopar.pipeline.schedules.action import Action, Kind
 from autopar.pipeline.schedules.check import check

@@ -1,4 +1,4 @@
-"""One action of a pipeline schedule.  The printed form, such as ``2F0``, can be parsed again."""
+"""An action of a pipeline schedule.  Its printed form, such as ``2F0``, can be parsed."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ class Action:
 
 
 def forward(stage: int, microbatch: int) -> Action:
-    """F: the forward."""
+    """Return F, the forward."""
     return Action("F", stage, microbatch)
 
 
 def backward(stage: int, microbatch: int) -> Action:
-    """B: the whole backward."""
+    """Return B, the whole backward."""
     return Action("B", stage, microbatch)
 
 
 def input_gradient(stage: int, microbatch: int) -> Action:
-    """I: the first half of the backward, which earlier stages wait for."""
+    """Return I, the first half of the backward, for which earlier stages wait."""
     return Action("I", stage, microbatch)
 
 
 def weight_gradient(stage: int, microbatch: int) -> Action:
-    """W: the second half of the backward, which only the update waits for."""
+    """Return W, the second half of the backward, for which only the update waits."""
     return Action("W", stage, microbatch)

@@ -1,15 +1,15 @@
-"""Chimera: two pipelines in opposite directions; one's forwards fill the other's bubbles.
+"""Chimera: two pipelines in opposite directions; the forwards of each fill the bubbles of the other.
 
-Li and Hoefler, arXiv:2107.06925, section 3.1.  Worker w holds stage w for the pipeline down and stage
-workers - 1 - w for the one up, so that every stage is held twice and its gradients are summed over both.
+Li and Hoefler, arXiv:2107.06925, section 3.1.  Worker w holds stage w of the pipeline down and stage
+workers - 1 - w of the pipeline up.  So every stage has two copies, and their gradients are summed.
 
-Where forwards and backwards take one slot each, microbatch i of a unit of D microbatches (D the workers;
-half of them go down, half up) has at stage s the slots
+With D workers, a unit has D microbatches, of which half go down and half go up.  If forwards and
+backwards take one slot each, microbatch i of a unit has at stage s the slots
 
     F   s + 2 (i // 2)        B   2 D - 1 - s + 2 (i // 2)
 
-On one worker the slots of both directions never meet; units follow each other every 2 D slots ("direct
-concatenation").  The lists are the actions sorted by slot.
+The slots of the two directions never coincide on one worker.  Units follow each other every 2 D slots
+("direct concatenation").  The lists are the actions sorted by slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def chimera(workers: int, microbatches: int) -> Schedule:
-    """Even microbatches go down, odd ones up."""
+    """Return the schedule; even microbatches go down, odd ones up."""
     if workers % 2:
         raise ScheduleError(
             f"chimera runs two pipelines against each other, which needs an even number of workers, "

@@ -1,4 +1,4 @@
-"""Sums of gradients, written out: on all workers that they concern, once, after all that they add up."""
+"""Gradient reductions in a schedule: each must be on all its workers, once, after all its gradients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ Ties = Sequence[Sequence[int]]
 
 
 def completing(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Of every stage of a worker its last backward, which completes its gradients; in order."""
+    """Return the last backward of every stage of a worker, which completes its gradients, in order."""
     last = {action.stage: action for action in actions if action.kind in ("B", "W")}
     return tuple(action for action in actions if last.get(action.stage) == action)
 
 
 def check_collectives(schedule: Schedule, ties: Ties) -> None:
-    """One REDUCE per held stage and one TIE per group, behind all gradients; or one before each U."""
+    """Raise `ScheduleError` if reductions are missing, duplicate, unknown or misplaced.
+
+    Synchronous lists have one REDUCE per held stage and one TIE per group, after all gradients.
+    Asynchronous lists have one REDUCE before each U.
+    """
     for worker, row in enumerate(schedule.workers):
         place = {action: position for position, action in enumerate(row)}
         expected = [] if schedule.asynchronous else _at_the_end(schedule, worker, ties)
@@ -55,7 +59,7 @@ def _at_the_end(schedule: Schedule, worker: int, ties: Ties) -> list[Action]:
 
 
 def _adds_to(early: Action, collective: Action, ties: Ties) -> bool:
-    """Whether an action produces what the collective sums."""
+    """Return whether an action produces gradients that the collective sums."""
     if collective.kind == "REDUCE":
         return early.kind in ("B", "W") and early.stage == collective.stage
     stages = next(group for group in ties if min(group) == collective.stage)

@@ -105,7 +105,7 @@ def _order(
     first: list[int],
     needs: tuple[tuple[Need, ...], ...],
 ) -> tuple[int, ...]:
-    """Run each worker as far as it can get, in turns, until all are done."""
+    """Return a topological order: workers run in turns, each as far as its dependencies allow."""
     users: list[list[int]] = [[] for _ in actions]
     waiting = [0] * len(actions)
     for action, its_needs in enumerate(needs):

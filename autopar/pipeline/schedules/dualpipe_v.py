@@ -1,7 +1,8 @@
-"""DualPipeV: ZB-V's placement; in the main part a forward goes with the backward of another microbatch.
+"""DualPipeV: placement of ZB-V; its main part pairs a forward with a backward of another microbatch.
 
 DeepSeek-AI, arXiv:2412.19437, section 3.2.1 (DualPipe), cut in half as in their repository DualPipe.
-The pairs are there so that one's transfers hide behind the other's compute; here one follows the other.
+The pairs allow the transfers of each action to overlap the compute of the other.  Here the two actions
+of a pair run one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def dualpipe_v(workers: int, microbatches: int) -> Schedule:
-    """Needs two microbatches per worker."""
+    """Return the schedule; raise `ScheduleError` for fewer than two microbatches per worker."""
     if microbatches < 2 * workers:
         raise ScheduleError(
             f"dualpipe-v on {workers} workers needs at least {2 * workers} microbatches, not "
@@ -25,7 +26,7 @@ def dualpipe_v(workers: int, microbatches: int) -> Schedule:
 
 
 class _Worker:
-    """Counts what was done, and remembers weight gradients that were put off."""
+    """Builds the list of a worker; counts its actions, and queues deferred weight gradients."""
 
     def __init__(self, worker: int, workers: int) -> None:
         self.down, self.up = worker, 2 * workers - 1 - worker
@@ -36,7 +37,7 @@ class _Worker:
         self.put_off: deque[Action] = deque()
 
     def run(self, microbatches: int) -> list[Action]:
-        """Eight parts: three to fill, the pairs, four to drain."""
+        """Return the actions, in eight phases: three to fill, the pairs, four to drain."""
         for _ in range(2 * self.behind):
             self.forward(self.down)
         for _ in range(self.before):
@@ -55,7 +56,7 @@ class _Worker:
             self.backward(self.up)
             self.forward(self.up)
             self.backward(self.down)
-        # The second half of the last backwards is split: its weight gradients fill the waits behind.
+        # The second half of these backwards is split, so that weight gradients fill later waits.
         for number in range(2 * self.before):
             stage = self.down if number % 2 else self.up
             self.backward(stage, split=number >= self.before)

@@ -7,7 +7,10 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def gpipe(workers: int, microbatches: int) -> Schedule:
-    """Keeps all microbatches.  Backwards go in the order of the forwards; any order takes as long."""
+    """Return the schedule, which keeps all microbatches.
+
+    Backwards have the order of the forwards; every order takes equally long.
+    """
     lists = (
         [make(stage, m) for make in (forward, backward) for m in range(microbatches)]
         for stage in range(workers)

@@ -1,8 +1,9 @@
-"""Interleaved 1F1B: a worker holds several stages, `workers` apart; the pipeline fills in shorter steps.
+"""Interleaved 1F1B: a worker has several stages, `workers` apart, which shortens the pipeline's fill.
 
-Narayanan et al., arXiv:2104.04473, section 2.2.  Microbatches go in groups: a worker takes a whole group
-through one of its stages before it turns to the next.  The paper's groups have as many microbatches as
-there are workers; where that does not divide, groups are as even as they can be and none is smaller.
+Narayanan et al., arXiv:2104.04473, section 2.2.  Microbatches form groups: a worker runs a whole group
+through one of its stages before the next stage.  In the paper, groups have as many microbatches as
+there are workers.  If the number of microbatches is not a multiple of that, groups are as even as
+possible and none is smaller.  With fewer microbatches than workers there is one group.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def interleaved(workers: int, microbatches: int, stages: int | None = None) -> Schedule:
-    """`stages` is a multiple of the workers; twice as many where nothing is said."""
+    """Return the schedule; `stages` must be a multiple of the workers (None: twice the workers)."""
     stages = 2 * workers if stages is None else stages
     if stages % workers:
         raise ScheduleError(
@@ -38,7 +39,7 @@ def _actions(worker: int, workers: int, rounds: int, groups: list[range]) -> lis
     stages = [worker + workers * round_ for round_ in range(rounds)]
     forwards = [forward(stage, m) for group in groups for stage in stages for m in group]
     backwards = [backward(stage, m) for group in groups for stage in stages[::-1] for m in group]
-    # The last stage of a group comes after (rounds - 1) groups; each worker before the last one is two
+    # A worker reaches its last stage after (rounds - 1) groups.  Each worker before the last is two
     # steps further ahead: one for the forward on its way down, one for the backward on its way up.
     ahead = (rounds - 1) * max(map(len, groups)) + 2 * (workers - 1 - worker) + 1
     ahead = min(ahead, len(forwards))

@@ -1,4 +1,4 @@
-"""What a worker keeps: microbatches (in units of one stage's one) and versions of weights."""
+"""Counts the microbatches (in units of one on one stage) and weight versions that a worker keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from autopar.pipeline.schedules.schedule import Actions, Schedule
 
 
 def levels(actions: Actions, for_weights: float = 1.0) -> Iterator[tuple[int, Action, float]]:
-    """(position, action, kept after it).  W gives back the share `for_weights`, I the rest, B all."""
+    """Yield (position, action, microbatches kept after it).
+
+    W releases the fraction `for_weights` of a microbatch, I the rest, and B all of it.
+    """
     change = {"F": 1.0, "B": -1.0, "I": for_weights - 1.0, "W": -for_weights}
     level = 0.0
     for position, action in enumerate(actions):
@@ -19,7 +22,7 @@ def levels(actions: Actions, for_weights: float = 1.0) -> Iterator[tuple[int, Ac
 
 
 def most_kept(schedule: Schedule, for_weights: float = 1.0) -> tuple[float, ...]:
-    """The most that each worker keeps."""
+    """Return the maximum that each worker keeps."""
     return tuple(
         max((level for *_, level in levels(actions, for_weights)), default=0.0)
         for actions in schedule.workers
@@ -27,7 +30,7 @@ def most_kept(schedule: Schedule, for_weights: float = 1.0) -> tuple[float, ...]
 
 
 def most_in_flight(actions: Sequence[Action]) -> int:
-    """The most microbatches of one stage that are between forward and (the end of) backward."""
+    """Return the maximum number of microbatches of one stage between forward and end of backward."""
     level = most = 0
     for action in actions:
         level += (action.kind == "F") - (action.kind in ("B", "W"))
@@ -36,7 +39,7 @@ def most_in_flight(actions: Sequence[Action]) -> int:
 
 
 def most_versions(actions: Sequence[Action]) -> int:
-    """The most versions of one stage's weights: the newest, and older ones that are still needed."""
+    """Return the maximum number of weight versions of one stage: the newest and older ones in use."""
     left = Counter(action.version for action in actions if action.kind in COMPUTE)
     newest, most = 0, 1
     for action in actions:

@@ -1,10 +1,10 @@
-"""Transfers and collectives written out, in an order that cannot hang.
+"""Adds explicit transfers and collectives to a schedule, in an order that cannot deadlock.
 
-All actions are put in one order: by the second at which they start if F, I and W take one second each
-and transfers none; a transfer comes when its data is there, before what starts then.  Each worker's list
-is that order with the others' actions left out.  So whatever a worker waits for is earlier in the one
-order, and the earliest action that is not done can always run: no deadlock, even if sends wait for their
-receives.
+All actions are put in one global order: by their start if F, I and W take one second each and
+transfers none.  A transfer comes as soon as its data is available, before actions that start at the
+same time.  Each worker's list is the global order restricted to its own actions.  So whatever a worker
+waits for is earlier in the global order, and the earliest pending action can always run.  There is no
+deadlock, even if sends wait for their receives.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autopar.pipeline.schedules.transfers import crossings
 
 SECONDS: dict[Kind, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0, "U": 0.0}
 TRANSFER, COLLECTIVE, COMPUTATION = 0, 1, 2
-"""What comes first of what happens at one time."""
+"""The order of events at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happens at once on one or several workers: (worker, its action)."""
+    """A simultaneous event on one or several workers: pairs (worker, action)."""
 
     key: tuple[float, int, int, int]
     actions: tuple[tuple[int, Action], ...]
@@ -38,7 +38,7 @@ def lower(
 ) -> Schedule:
     """Add SEND and RECV for every edge between workers, REDUCE for every stage, TIE for `ties`.
 
-    `ties` are groups of stages that share weights; a group is called by its lowest stage.
+    `ties` are groups of stages that share weights; a TIE has the lowest stage of its group.
     """
     graph = dependencies(schedule, chain(schedule.stages) if edges is None else edges)
     starts, ends = _times(graph)
@@ -56,7 +56,7 @@ def lower(
 
 
 def without_transfers(schedule: Schedule) -> Schedule:
-    """Only what is computed, and updates between."""
+    """Return the schedule with only F, B, I, W and U."""
     lists = (
         tuple(a for a in actions if a.kind in COMPUTE or a.kind == "U")
         for actions in schedule.workers
@@ -83,7 +83,10 @@ def _transfers(graph: Dependencies, ends: list[float]) -> Iterator[Event]:
 def _collectives(
     graph: Dependencies, starts: list[float], ends: list[float], ties: Sequence[Sequence[int]]
 ) -> Iterator[Event]:
-    """REDUCE as soon as all gradients of a stage are there, then TIE; where there are U, before each."""
+    """Yield REDUCE when all gradients of a stage are complete, then TIE.
+
+    In asynchronous lists, yield one REDUCE before each U.
+    """
     schedule = graph.schedule
     groups = _groups(schedule, ties)
     if schedule.asynchronous:

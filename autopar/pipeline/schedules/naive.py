@@ -7,7 +7,7 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def naive(workers: int, microbatches: int) -> Schedule:
-    """Keeps one microbatch; every worker but one waits."""
+    """Return the schedule, which keeps one microbatch; all workers but one are idle."""
     lists = (
         [make(stage, m) for m in range(microbatches) for make in (forward, backward)]
         for stage in range(workers)

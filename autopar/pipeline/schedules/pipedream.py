@@ -1,10 +1,11 @@
-"""PipeDream: 1F1B that never drains between updates; each microbatch is a minibatch of its own.
+"""PipeDream: 1F1B that does not drain between updates; each microbatch is a minibatch of its own.
 
-Narayanan et al., SOSP 2019, section 3.3.  Stage s of S starts a microbatch while the updates of the
-S - 1 - s before it are missing.  *Weight stashing*: its backward uses the weights of its own forward.
-*Vertical sync*: all stages use as many updates as the first stage had when the microbatch entered.
+Narayanan et al., SOSP 2019, section 3.3.  When stage s of S starts a microbatch, the updates of the
+S - 1 - s microbatches before it are still missing.  *Weight stashing*: the backward uses the weights of
+its own forward.  *Vertical sync*: all stages use weights with as many updates as those of the first
+stage when the microbatch entered.
 
-The lists are one stretch of the stream that begins empty and ends drained.
+The lists are a section of the stream that begins empty and ends drained.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from autopar.utils.messages import argument
 
 
 def pipedream(workers: int, microbatches: int, per_update: int = 1) -> Schedule:
-    """Weight stashing: stage s keeps up to S - s versions."""
+    """Return the schedule with weight stashing: stage s keeps up to S - s versions."""
     _refuse_parts("pipedream", per_update)
     lists = tuple(
         _updated(actions, missing=workers - 1 - stage)
@@ -27,7 +28,7 @@ def pipedream(workers: int, microbatches: int, per_update: int = 1) -> Schedule:
 
 
 def pipedream_vertical(workers: int, microbatches: int, per_update: int = 1) -> Schedule:
-    """Vertical sync: every stage keeps up to S versions."""
+    """Return the schedule with vertical sync: every stage keeps up to S versions."""
     _refuse_parts("pipedream-vertical", per_update)
     lists = tuple(
         _updated(actions, missing=workers - 1)

@@ -1,7 +1,9 @@
-"""PipeDream-2BW: 1F1B that never drains, an update every so many microbatches, two versions of weights.
+"""PipeDream-2BW: 1F1B that does not drain between updates, with one update per batch of microbatches.
 
-Narayanan et al., arXiv:2006.09503, section 3.1.  Batch b is computed on the weights after b - 1 updates,
-whatever the stage:  W(b + 1) = W(b) - rate * gradient of batch b at W(b - 1).
+Narayanan et al., arXiv:2006.09503, section 3.1.  There are two versions of the weights.  On every
+stage, batch b uses the weights after b - 1 updates:
+
+    W(b + 1) = W(b) - rate * gradient of batch b at W(b - 1)
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from autopar.pipeline.schedules.schedule import Schedule
 
 
 def pipedream_2bw(workers: int, microbatches: int, per_update: int | None = None) -> Schedule:
-    """`per_update` microbatches make a batch: no fewer than workers; as many, if nothing is said."""
+    """Return the schedule with batches of `per_update` microbatches.
+
+    These are at least as many as workers, which is the default.
+    """
     size = workers if per_update is None else per_update
     if size < workers or microbatches % size:
         raise ScheduleError(

@@ -31,8 +31,8 @@ class Named:
     build              (workers, microbatches) -> Schedule
     per_worker         stages on each worker; None: any number, and `build` also takes the total number
                        of stages
-    asynchronous       results differ from those of the plain step; only used on request.  `build` also
-                       takes the number of microbatches in a batch, after which weights are updated
+    asynchronous       results differ from those of a synchronous step; only used on request.  `build`
+                       also takes the number of microbatches in a batch, after which weights are updated
     parts              workers -> the default number of microbatches of a batch
     """
 

@@ -1,6 +1,6 @@
-"""Lists with transfers, run as if every send waited for its receive and every collective for all.
+"""Runs lists with transfers as if every send waited for its receive, and collectives for all workers.
 
-Which actions meet does not depend on who is quicker, so one run decides for all.
+Which actions meet does not depend on the speed of workers, so one run decides for every execution.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from autopar.pipeline.schedules.schedule import Schedule
 
 
 def run_blocking(schedule: Schedule) -> None:
-    """`ScheduleError` where workers wait for each other."""
+    """Raise `ScheduleError` if workers deadlock."""
     at = [0] * len(schedule.workers)
     partners = _partners(schedule)
 
@@ -41,7 +41,7 @@ Meeting = tuple[tuple[int, Action], ...]
 
 
 def _partners(schedule: Schedule) -> dict[tuple[int, Action], Meeting]:
-    """Who must be at which action for it to happen; itself included."""
+    """Return by (worker, action) all such pairs that run together, including itself."""
     on: dict[Action, list[int]] = {}
     for worker, actions in enumerate(schedule.workers):
         for action in actions:

@@ -35,11 +35,11 @@ def chain(stages: int) -> tuple[Edge, ...]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule.  The printed form has one line per worker and can be parsed again.
+    """A schedule.  Its printed form has one line per worker and can be parsed.
 
     asynchronous   weights are updated while other microbatches are in flight: the lists contain `U`, and
                    F, B, I, W state the version of the weights they use.  Results differ from those of
-                   the plain step, so such a schedule is only used on request
+                   a synchronous step, so such a schedule is only used on request
     """
 
     name: str

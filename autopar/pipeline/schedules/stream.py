@@ -1,4 +1,4 @@
-"""Asynchronous schedules as training runs them: so many batches in one stream, an update after each."""
+"""Builds asynchronous schedules as they run in training: a stream of batches, each with an update."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from autopar.pipeline.schedules.schedule import Schedule
 
 
 def stream(name: str, workers: int, batches: int, microbatches: int) -> Schedule:
-    """`microbatches` are those of one batch; the stream begins empty and ends drained."""
+    """Return a stream that begins empty and ends drained; `microbatches` are those of one batch."""
     return SCHEDULES[name].build(workers, batches * microbatches, microbatches)
 
 
 def typical(name: str, workers: int, microbatches: int) -> Schedule:
-    """A stream so long that every worker comes to keep as much as it ever does."""
+    """Return a stream that is long enough for every worker to reach its maximum memory."""
     return stream(name, workers, max(3, -(-2 * workers // microbatches)), microbatches)

@@ -1,7 +1,7 @@
-"""A schedule as the CSV that `torch.distributed.pipelining` loads: a line of actions per worker.
+"""Writes a schedule as the CSV that `torch.distributed.pipelining` loads: a line of actions per worker.
 
-Torch's engine passes tensors between neighbouring stages only, so that is how transfers are written
-out; what skips stages has to be relayed (`autopar/runtime/pipeline/relays.py`).
+Torch's engine passes tensors between neighbouring stages only, so transfers are written for these
+only.  Tensors that skip stages have to be relayed (`autopar/runtime/pipeline/relays.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from autopar.pipeline.schedules.schedule import Schedule, chain
 
 
 def torch_csv(schedule: Schedule, transfers: bool = True) -> str:
-    """The list of every worker, such as ``0F0,0SEND_F0,0F1,...``.
+    """Return the list of every worker, such as ``0F0,0SEND_F0,0F1,...``.
 
-    With `transfers`, for `_load_csv(path, format="compute_comms")`; without, ``"compute_only"``.
-    `ScheduleError` says what torch's engine cannot do.
+    With `transfers` the text is for `_load_csv(path, format="compute_comms")`, otherwise for
+    ``"compute_only"``.  Raises `ScheduleError` if torch's engine does not support the schedule.
     """
     _check(schedule)
     bare = without_transfers(schedule)
@@ -25,7 +25,7 @@ def torch_csv(schedule: Schedule, transfers: bool = True) -> str:
 
 
 def _text(action: Action) -> str:
-    """Peers are understood; a stage's sum of gradients is one action, of no microbatch."""
+    """Return torch's form of an action: without peers, and without a microbatch for REDUCE_GRAD."""
     if action.kind == "REDUCE":
         return f"{action.stage}REDUCE_GRAD"
     return f"{action.stage}{action.kind}{action.microbatch}"

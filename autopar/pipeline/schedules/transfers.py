@@ -1,4 +1,4 @@
-"""Transfers: what must travel between workers, and whether a schedule's lists say so."""
+"""Transfers between workers: which are needed, and whether a schedule's lists contain exactly these."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from autopar.pipeline.schedules.dependencies import Dependencies, dependencies
 from autopar.pipeline.schedules.schedule import Edge, Schedule
 
 Place = tuple[int, int]
-"""Worker, position in its list."""
+"""A worker and a position in its list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Something that must travel: `send` after action `source` of the graph, `take` before `target`."""
+    """A needed transfer: `send` after action `source` of the graph, `take` before action `target`."""
 
     sender: int
     source: int
@@ -27,7 +27,7 @@ class Crossing:
 
 
 def check_transfers(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
-    """Each exactly once, at a place that makes sense, on the workers of the two stages."""
+    """Raise `ScheduleError` unless each transfer is there once, on the right workers and positions."""
     places: dict[Action, list[Place]] = {}
     for worker, actions in enumerate(schedule.workers):
         for position, action in enumerate(actions):
@@ -69,7 +69,7 @@ def check_transfers(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
 
 
 def crossings(graph: Dependencies) -> Iterator[Crossing]:
-    """One for each edge and microbatch, each way, whose ends are on different workers."""
+    """Yield the crossings: one per edge between workers, microbatch and direction."""
     for user, needs in enumerate(graph.needs):
         for need in needs:
             sender, receiver = graph.worker[need.source], graph.worker[user]

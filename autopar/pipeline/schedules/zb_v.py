@@ -1,7 +1,7 @@
-"""ZB-V: two stages per worker, laid as a V, so that a microbatch's last stage is where its first is.
+"""ZB-V: two stages per worker, placed as a V, so that the first and the last stage share a worker.
 
-Qi et al., arXiv:2401.10241, section 6.  Worker w holds stages w (down) and 2 workers - 1 - w (up).  No
-bubble where F, I and W take equally long and updates need no barrier, in the memory of 1F1B.
+Qi et al., arXiv:2401.10241, section 6.  Worker w holds stages w (down) and 2 workers - 1 - w (up).
+There is no bubble if F, I and W take equally long and updates need no barrier, in the memory of 1F1B.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def zb_v(workers: int, microbatches: int) -> Schedule:
-    """The pattern needs 2 workers - 1 microbatches; of fewer, the others are left out of it."""
+    """Return the schedule.
+
+    The pattern needs 2 workers - 1 microbatches.  If there are fewer, the others are removed from it.
+    """
     lists = (
         [a for a in _actions(worker, workers, microbatches) if a.microbatch < microbatches]
         for worker in range(workers)

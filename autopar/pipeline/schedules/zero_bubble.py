@@ -1,7 +1,7 @@
-"""ZB-H1 and ZB-H2: 1F1B whose backward is split, so that weight gradients fill the bubbles.
+"""ZB-H1 and ZB-H2: 1F1B with split backwards, so that weight gradients fill the bubbles.
 
-Qi et al., arXiv:2401.10241, section 2.  Both are one rule: a worker runs ahead by some forwards, and its
-weight gradients trail its input gradients by some microbatches.
+Qi et al., arXiv:2401.10241, section 2.  Both follow one rule: a worker runs ahead by some forwards,
+and its weight gradients trail its input gradients by some microbatches.
 
         forwards ahead            weight gradients behind    kept from F to W
 ZB-H1   workers - stage           stage                      workers: as many as 1F1B's first worker
@@ -15,7 +15,7 @@ from autopar.pipeline.schedules.schedule import Schedule, schedule_of
 
 
 def zb_h1(workers: int, microbatches: int) -> Schedule:
-    """A third of 1F1B's bubble where F, I and W take equally long, in no more memory."""
+    """Return ZB-H1: a third of 1F1B's bubble if F, I and W take equally long, in no more memory."""
     lists = (
         _actions(stage, microbatches, ahead=workers - stage, behind=stage)
         for stage in range(workers)
@@ -24,7 +24,10 @@ def zb_h1(workers: int, microbatches: int) -> Schedule:
 
 
 def zb_h2(workers: int, microbatches: int) -> Schedule:
-    """No bubble where F, I and W take equally long and updates need no barrier, in twice the memory."""
+    """Return ZB-H2: no bubble if F, I and W take equally long and updates need no barrier.
+
+    It needs twice the memory of 1F1B.
+    """
     lists = (
         _actions(stage, microbatches, ahead=2 * (workers - stage) - 1, behind=2 * stage)
         for stage in range(workers)

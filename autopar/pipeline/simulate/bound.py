@@ -1,17 +1,19 @@
-"""Seconds that no schedule of these costs on this placement undercuts, however it orders its actions.
+"""Lower bound on the step of every schedule with given costs and placement, in any order of actions.
 
-The relaxation keeps one resource at a time and lets all others do everything at once.
+The relaxation keeps one resource at a time and gives all others unlimited capacity.
 
-    head(s)   the longest way to stage s: forwards and transfers of one microbatch through what feeds it
-    tail(s)   the longest way from the end of s's input gradient to the end of the step: input gradients
-              and transfers through what feeds it, then the last stage's weight gradient, sum and update
+    head(s)   the longest path to stage s: forwards and transfers of one microbatch through the stages
+              that feed it
+    tail(s)   the longest path from the end of the input gradient of s to the end of the step: input
+              gradients and transfers through the stages that feed it, then the weight gradient,
+              reduction and update of the last stage on this path
 
-A worker does nothing before the least head of its stages.  From then on it has all its work to do; its
-last action is a weight gradient, which a sum and all its updates follow; behind its last input gradient
-there is at least the least tail.  A link has all its transfers to do, between the same two.  And one
-microbatch alone takes head + forward + backward + tail.
+A worker is idle before the least head of its stages.  After that it has all its work to do.  Its last
+action is a weight gradient, followed by a reduction and all its updates.  After its last input
+gradient there is at least the least tail.  Likewise, a link has all its transfers to do between the
+least head and the least tail.  A single microbatch takes head + forward + backward + tail.
 
-A stage that several workers hold counts for none of them alone, only for their average.
+A stage that several workers hold counts only for their average, not for each of them.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from autopar.pipeline.simulate.program import Lane, TransferCost, ways
 from autopar.pipeline.simulate.values import Costs, StageCost
 
 Holders = Sequence[Sequence[int]]
-"""For each stage, the workers that may do it."""
+"""For each stage, the workers that may run it."""
 
 
 def lower_bound(costs: Costs, holders: Holders, microbatches: int, split: bool = True) -> float:
-    """The bound.  `split`: schedules may divide backwards into I and W."""
+    """Return the bound in seconds.  `split`: schedules may divide backwards into I and W."""
     return max(_Relaxed(costs, holders, microbatches, split).bounds())
 
 
 class _Relaxed:
-    """Longest ways through the stages, then one bound per stage, worker and link."""
+    """Longest paths through the stages, and bounds per stage, worker, group of workers and link."""
 
     def __init__(self, costs: Costs, holders: Holders, microbatches: int, split: bool) -> None:
         self.costs, self.holders, self.microbatches, self.split = (
@@ -46,7 +48,7 @@ class _Relaxed:
         self.held = {w: [s for s in self.stages if w in holders[s]] for w in self.workers}
 
     def bounds(self) -> Iterator[float]:
-        """All of them."""
+        """Yield all bounds."""
         for stage in self.stages:
             cost = self.costs.stages[stage]
             yield self.head[stage] + cost.forward + self.first(cost) + self.tail[stage]
@@ -57,16 +59,16 @@ class _Relaxed:
         yield from self.of_links()
 
     def first(self, cost: StageCost) -> float:
-        """Seconds until the input's gradient is there, at least."""
+        """Return the least seconds of a backward until the input gradient is available."""
         return min(cost.input_gradient, cost.whole_backward) if self.split else cost.whole_backward
 
     def whole(self, cost: StageCost) -> float:
-        """Seconds of a whole backward, at least."""
+        """Return the least seconds of a whole backward."""
         halves = cost.input_gradient + cost.weight_gradient
         return min(halves, cost.whole_backward) if self.split else cost.whole_backward
 
     def of_worker(self, held: list[int]) -> Iterator[float]:
-        """Its work, from the least head to its own end, and to the least tail."""
+        """Yield bounds of a worker: from the least head to its own end, and through the least tail."""
         head = min(self.head[stage] for stage in held)
         alone = [self.costs.stages[s] for s in held if len(self.holders[s]) == 1]
         forward = sum(cost.forward for cost in alone)
@@ -78,7 +80,10 @@ class _Relaxed:
         yield head + self.microbatches * (forward + first) + min(self.tail[stage] for stage in held)
 
     def of_group(self, group: tuple[int, ...]) -> Iterator[float]:
-        """The same for the average of workers that share stages; one without work waits as long."""
+        """Yield the bounds for the average of workers that share stages.
+
+        They also hold if one of them gets no work, since it is then idle for as long.
+        """
         heads = sum(min(self.head[stage] for stage in self.held[worker]) for worker in group)
         tails = sum(min(self.tail[stage] for stage in self.held[worker]) for worker in group)
         inside = [self.costs.stages[s] for s in self.stages if set(self.holders[s]) <= set(group)]
@@ -89,7 +94,7 @@ class _Relaxed:
         yield (heads + self.microbatches * (forward + first) + tails) / len(group)
 
     def of_links(self) -> Iterator[float]:
-        """All transfers of a link, from the first that can be there to the last that is awaited."""
+        """Yield the bound of each link: all its transfers, between the least head and the least tail."""
         on: dict[int, list[tuple[float, float, float]]] = {}
         for lane, way in self.lanes:
             edge = self.costs.edges[lane.edge]
@@ -108,7 +113,7 @@ class _Relaxed:
 
     @cached_property
     def lanes(self) -> list[tuple[Lane, TransferCost]]:
-        """Transfers that must happen: between stages that have one worker each, not the same."""
+        """Transfers that any schedule needs: between stages that have one worker each, not the same."""
         lanes = [
             Lane(number, backward, *(pair if not backward else pair[::-1]))
             for number, edge in enumerate(self.costs.edges)
@@ -121,12 +126,12 @@ class _Relaxed:
 
     @cached_property
     def travel(self) -> dict[tuple[int, bool], float]:
-        """(edge, backward) -> seconds of a transfer alone; missing: maybe none."""
+        """(edge, backward) -> seconds of one transfer; missing if it may not be needed."""
         return {(ln.edge, ln.backward): way.occupied + way.latency for ln, way in self.lanes}
 
     @cached_property
     def head(self) -> list[float]:
-        """See above."""
+        """head(s) of every stage, as in the module's docstring."""
         head = [0.0] * len(self.stages)
         for _ in self.stages:
             for number, edge in enumerate(self.costs.edges):
@@ -137,7 +142,7 @@ class _Relaxed:
 
     @cached_property
     def tail(self) -> list[float]:
-        """See above."""
+        """tail(s) of every stage, as in the module's docstring."""
         tail = [
             self.whole(cost) - self.first(cost) + cost.reduction + cost.update
             for cost in self.costs.stages

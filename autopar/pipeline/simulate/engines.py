@@ -1,8 +1,8 @@
-"""When every action starts and ends, and every transfer; two engines, one answer.
+"""Two engines that compute when every action and transfer starts and ends, with equal results.
 
-`in_order` takes actions in an order known beforehand.  That is exact where each link has one sender:
-transfers then queue in the order of the sender's list.  `by_events` always takes the next event of a
-clock, as is needed where workers share links; it takes twice the time.
+`in_order` runs the actions in a topological order.  That is exact if each link has one sender, because
+transfers then queue in the order of the sender's list.  `by_events` always runs the next event in
+time, which is necessary if workers share links; it takes twice as long.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import heapq
 from autopar.pipeline.simulate.program import Program, TransferCost
 
 Times = tuple[list[float], list[float], list["Sent"]]
-"""Starts and ends of a program's actions in its order, and its transfers."""
+"""Starts and ends of a program's actions, in their order, and its transfers."""
 Sent = tuple[int, int, int, float, float]
-"""A transfer: the action that produced it, the one that awaits it, lane, start, arrival."""
+"""A transfer: the action that produces it, the action that waits for it, lane, start, arrival."""
 
 
 def one_sender_each(program: Program, ways: list[TransferCost]) -> bool:
-    """Whether no two workers compete for a link, and none takes several at once."""
+    """Return whether every link has one sender, and every transfer uses at most one link."""
     senders: dict[int, int] = {}
     for lane, way in zip(program.lanes, ways, strict=True):
         if len(way.links) > 1:
@@ -30,7 +30,7 @@ def one_sender_each(program: Program, ways: list[TransferCost]) -> bool:
 
 
 def in_order(program: Program, seconds: list[float], ways: list[TransferCost], links: int) -> Times:
-    """One pass over the actions."""
+    """Compute the times in one pass over the actions."""
     size = len(program.graph.actions)
     arrived = [0.0] * size
     starts = [0.0] * size
@@ -64,7 +64,7 @@ def in_order(program: Program, seconds: list[float], ways: list[TransferCost], l
 def by_events(
     program: Program, seconds: list[float], ways: list[TransferCost], links: int
 ) -> Times:
-    """A heap of the actions that run; of events at one time the lowest worker comes first."""
+    """Compute the times with a heap of running actions; ties are broken by the lowest worker."""
     graph = program.graph
     size = len(graph.actions)
     arrived, starts, ends = [0.0] * size, [0.0] * size, [0.0] * size

@@ -1,17 +1,18 @@
-"""A schedule made to measure: for given seconds, transfers and memory, not for equal stages.
+"""Builds a schedule for given seconds, transfers and memory, instead of for equal stages.
 
-A list scheduler: time goes on, and whenever a worker is free it takes the best action that is ready.
+It is a list scheduler: whenever a worker is free, it runs the best action that is ready.
 
-    backwards before forwards (or the other way round, where the policy says so),
+    backwards before forwards (or the reverse, depending on the policy),
     forwards only as far ahead as the policy and the memory allow,
-    weight gradients where nothing else is ready and the next thing is not too near,
-    or where their memory is needed.
+    weight gradients if nothing else is ready and the next action is not too close,
+    or if their memory is needed.
 
-Each policy gives a schedule; the one with the shortest simulated step is taken, those with names among
-them.
+Each policy gives a schedule.  Of these and the named schedules, the one with the shortest simulated
+step is taken.
 
-Memory cannot lead into a dead end: behind a forward the worker must be able to finish its microbatches
-one after the other, each with what the ones before gave back.  So the oldest of all can always go on.
+Memory cannot cause a deadlock.  After a forward, the worker must be able to finish its microbatches
+one after the other, each with the memory that the ones before have released.  So the oldest microbatch
+of all can always continue.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from autopar.pipeline.simulate.values import Costs
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The schedule and its simulation; the policy that made it, unless it is one of the rivals."""
+    """A schedule and its simulation, and the policy that made it (None: it is one of the rivals)."""
 
     schedule: Schedule
     simulated: Simulated
@@ -48,13 +49,13 @@ def fit(
     split: bool = True,
     rivals: Iterable[Schedule] | None = None,
 ) -> Fitted:
-    """The best that is found.
+    """Return the best schedule found; raise `ScheduleError` if a worker lacks memory for one microbatch.
 
     placement   each stage's worker
-    limits      bytes of each worker
+    limits      bytes of each worker; None: no limits
     split       whether backwards may be divided into I and W
-    rivals      other schedules of these stages, taken where they are better and fit; None: those with
-                names that are laid out like `placement`
+    rivals      other schedules of these stages, used if they are better and fit; None: the named
+                schedules with the same placement
     """
     workers = max(placement) + 1
     bytes_of = [math.inf] * workers if limits is None else list(limits)
@@ -101,7 +102,7 @@ def _tried(
 def named(
     costs: Costs, placement: Sequence[int], microbatches: int, split: bool
 ) -> Iterator[Schedule]:
-    """Synchronous schedules with names that put each stage where `placement` does."""
+    """Yield the synchronous schedules of the registry that have this placement."""
     if any(edge.source > edge.target for edge in costs.edges):
         return
     for name, entry in SCHEDULES.items():
@@ -120,7 +121,7 @@ def _stands(schedule: Schedule, placement: Sequence[int]) -> bool:
 
 
 def policies(split: bool, several: bool) -> Iterator[Policy]:
-    """What is tried; `several`: some worker has to choose among its stages."""
+    """Yield the policies to try; `several`: some worker has several stages to choose from."""
     for ahead, backward_first, deep_first in itertools.product(
         (0.6, 0.8, 1.0, 1.5, 2.0, math.inf), (True, False), (True, False) if several else (True,)
     ):

@@ -16,13 +16,14 @@ from autopar.pipeline.simulate.values import Costs, StageCost
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a worker chooses.
+    """How a worker chooses its next action.
 
-    ahead            forwards in flight, in multiples of what hides a microbatch's way down and back
-    backward_first   a ready backward goes before a ready forward
-    deep_first       among its stages, the last one first; else the first one
+    ahead            limit of microbatches in flight, as a multiple of the number that hides the path of
+                     a microbatch to the last stage and back
+    backward_first   a ready backward runs before a ready forward
+    deep_first       of its stages, the last one has priority; otherwise the first one
     split            backwards are I and W, not B
-    patience         do not start a W if something better arrives within this share of its seconds
+    patience         a W is not started if something better arrives within this fraction of its seconds
     """
 
     ahead: float
@@ -33,7 +34,10 @@ class Policy:
 
 
 class Greedy:
-    """Stages take their microbatches in order, so a count per stage and kind is the whole state."""
+    """The list scheduler.
+
+    Stages run microbatches in order, so a count per stage and kind is enough to track progress.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,8 @@ class Greedy:
 
     def _lay_lanes(self) -> None:
         edges, on = self.costs.edges, self.placement
-        # For each stage (edge, stage at its other end): whom its forward serves, and its backward.
+        # For each stage, pairs (edge, stage at its other end): those that wait for its forward, and
+        # those that wait for its backward.
         self.after: list[list[tuple[int, int]]] = [[] for _ in on]
         self.before: list[list[tuple[int, int]]] = [[] for _ in on]
         self.into, self.back = [0] * len(on), [1] * len(on)
@@ -83,11 +88,11 @@ class Greedy:
             (lane.edge, lane.backward): way for lane, way in zip(lanes, priced, strict=True)
         }
         self.busy = [0.0] * len(self.costs.network.links)
-        # (forward or backward, stage, microbatch) -> inputs that are there, and since when all are.
+        # (is backward, stage, microbatch) -> the number of inputs that have arrived, and the last time.
         self.there: dict[tuple[bool, int, int], tuple[int, float]] = {}
 
     def run(self) -> Schedule:
-        """Workers wake up when they are free and when something arrives for them."""
+        """Return the schedule; workers choose an action when they become free or something arrives."""
         wake = [(0.0, worker) for worker in range(len(self.lists))]
         while wake:
             now, worker = heapq.heappop(wake)
@@ -119,7 +124,7 @@ class Greedy:
         return cost.input_gradient if action.kind == "I" else cost.weight_gradient
 
     def _choose(self, worker: int, now: float) -> tuple[Action | None, float]:
-        """The action to start, or the second at which something better is there."""
+        """Return the action to start, or None and the second at which one may be ready."""
         soonest = math.inf
         found: dict[Kind, Action] = {}
         starved = False
@@ -145,7 +150,7 @@ class Greedy:
         return None, soonest
 
     def _ready(self, kind: Kind, stage: int) -> float:
-        """Since when the next microbatch of this kind can start; infinite: not known."""
+        """Return since when the next action of this kind is ready; infinite: not allowed or unknown."""
         number = self.done[kind][stage]
         if number == self.microbatches:
             return math.inf
@@ -159,9 +164,11 @@ class Greedy:
         return since if count == needed else math.inf
 
     def _fits(self, worker: int, stage: int) -> bool:
-        """Whether behind a forward the worker's microbatches can still be finished one after the other
-        (the banker's algorithm, Dijkstra 1965): each needs room for its other forwards, and then gives
-        back what it has."""
+        """Return whether the worker can still finish its microbatches one by one after a forward.
+
+        This is the banker's algorithm (Dijkstra 1965): each microbatch needs memory for its other
+        forwards on this worker, and then releases all its memory.
+        """
         kept = {s: self.costs.stages[s].kept for s in self.held[worker]}
         begun = {s: self.done["F"][s] + (s == stage) for s in kept}
         ended = {s: self.done[self.backward][s] for s in kept}
@@ -173,7 +180,7 @@ class Greedy:
         return True
 
     def _do(self, worker: int, action: Action, end: float) -> list[tuple[int, float]]:
-        """Book it, and send what it produces: (worker, arrival)."""
+        """Record an action and send its results; return pairs (worker, arrival)."""
         stage, microbatch = action.stage, action.microbatch
         self.lists[worker].append(action)
         self.done[action.kind][stage] += 1
@@ -210,7 +217,7 @@ def _released(cost: StageCost, kind: Kind) -> float:
 
 
 def in_flight(costs: Costs, policy: Policy) -> list[float]:
-    """How many microbatches each stage may keep: enough to hide one's way to the end and back."""
+    """Return how many microbatches each stage may keep: enough to hide the path to the end and back."""
     work = [
         c.forward + (c.input_gradient if policy.split else c.whole_backward) for c in costs.stages
     ]

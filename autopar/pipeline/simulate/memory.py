@@ -1,6 +1,6 @@
-"""Bytes on each worker over time.  F takes, I gives back a part, W the rest, B all.
+"""Bytes in use on each worker.  F allocates, I releases a part, W the rest, and B all.
 
-Time does not matter for the peak, only the order of each worker's own list.
+The peak does not depend on times, only on the order of each worker's own list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autopar.pipeline.simulate.values import StageCost
 def levels(
     schedule: Schedule, stages: tuple[StageCost, ...], worker: int
 ) -> Iterator[tuple[Action, float, float]]:
-    """(action, bytes while it runs, bytes after it) of one worker, in order."""
+    """Yield (action, bytes while it runs, bytes after it) for the actions of one worker, in order."""
     level = sum(stages[stage].static for stage in schedule.held[worker])
     versions = _Versions(schedule, worker)
     for action in schedule.workers[worker]:
@@ -38,7 +38,7 @@ def levels(
 
 
 def peaks(schedule: Schedule, stages: tuple[StageCost, ...]) -> tuple[float, ...]:
-    """The most bytes of each worker."""
+    """Return the peak bytes of each worker."""
     return tuple(
         max((running for _, running, _ in levels(schedule, stages, worker)), default=0.0)
         for worker in range(len(schedule.workers))
@@ -46,7 +46,7 @@ def peaks(schedule: Schedule, stages: tuple[StageCost, ...]) -> tuple[float, ...
 
 
 class _Versions:
-    """A worker's older weights: a version is kept from the update that ends it to its last use."""
+    """A worker's older weights: a version is kept from the update that replaces it to its last use."""
 
     def __init__(self, schedule: Schedule, worker: int) -> None:
         self.uses: dict[tuple[int, int], int] = defaultdict(int)
@@ -58,7 +58,7 @@ class _Versions:
                     self.uses[action.stage, action.version] += 1
 
     def more(self, action: Action) -> int:
-        """An update leaves the version before it behind, if somebody still needs that."""
+        """Return 1 if the action is an update whose previous version is still needed, else 0."""
         if not self.asynchronous or action.kind != "U":
             return 0
         before = self.current[action.stage]
@@ -66,7 +66,7 @@ class _Versions:
         return int(self.uses[action.stage, before] > 0)
 
     def fewer(self, action: Action) -> int:
-        """The last use of an older version frees it."""
+        """Return 1 if the action is the last use of an older version, else 0."""
         if not self.asynchronous or action.kind == "U":
             return 0
         key = (action.stage, action.version)

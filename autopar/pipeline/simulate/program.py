@@ -1,4 +1,4 @@
-"""A schedule made ready for simulation: flat lists, and lanes for what travels between workers.
+"""Prepares a schedule for simulation: flat lists of actions, and lanes for transfers between workers.
 
 A lane is one kind of transfer: activations or gradients of one edge, from one worker to another.
 """
@@ -15,7 +15,7 @@ from autopar.pipeline.simulate.values import Costs
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """`backward`: gradients travel, not activations."""
+    """A kind of transfer; `backward`: of gradients instead of activations."""
 
     edge: int
     backward: bool
@@ -25,10 +25,10 @@ class Lane:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What does not depend on costs.
+    """The part of a simulation that does not depend on costs.
 
-    sends     for each action, (the action that waits for it on another worker, lane)
-    seconds   for each action, its place in the table of `durations`
+    sends     for each action, pairs (action on another worker that waits for it, lane)
+    seconds   for each action, its index in `durations`
     """
 
     graph: Dependencies
@@ -39,7 +39,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class TransferCost:
-    """A lane with its costs: links that it occupies, for how long, and the latency behind."""
+    """Costs of a lane: the links that a transfer occupies, for how long, and the latency after that."""
 
     links: tuple[int, ...]
     occupied: float
@@ -48,7 +48,7 @@ class TransferCost:
 
 @lru_cache(maxsize=32)
 def program(schedule: Schedule, edges: tuple[Edge, ...]) -> Program:
-    """Flatten."""
+    """Return the program of a schedule; the result is cached."""
     graph = dependencies(schedule, edges)
     numbers: dict[Lane, int] = {}
     sends: list[list[tuple[int, int]]] = [[] for _ in graph.actions]
@@ -65,9 +65,9 @@ def program(schedule: Schedule, edges: tuple[Edge, ...]) -> Program:
 
 
 def durations(costs: Costs) -> list[float]:
-    """Seconds of F, B, I, W, U of stage 0, then of stage 1, ...
+    """Return the seconds of F, B, I, W, U of stage 0, then of stage 1, ...
 
-    An update between microbatches waits for its own reduction; nothing hides it.
+    An update between microbatches includes its gradient reduction, which nothing hides.
     """
     return [
         seconds
@@ -83,7 +83,7 @@ def durations(costs: Costs) -> list[float]:
 
 
 def ways(lanes: tuple[Lane, ...], costs: Costs) -> list[TransferCost]:
-    """What each lane costs."""
+    """Return the costs of each lane."""
     made = []
     for lane in lanes:
         traffic = costs.edges[lane.edge]

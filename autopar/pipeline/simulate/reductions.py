@@ -1,7 +1,7 @@
-"""Collectives that sum gradients, beside the compute: each starts after the last gradient of its stage.
+"""Gradient reductions that overlap compute: each starts after the last gradient of its stage.
 
-A worker's collectives run one after another, in the order in which the stages become ready; one of a
-stage that several workers hold starts when all of them are there.
+A worker's reductions run one after another, in the order in which its stages become ready.  If several
+workers hold a stage, its reduction starts when all of them are available.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autopar.pipeline.simulate.values import Costs
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The sum of one stage's gradients over `workers` and, within each, over the replicas there."""
+    """The reduction of one stage's gradients over `workers`, and over the replicas within each."""
 
     stage: int
     workers: tuple[int, ...]
@@ -23,7 +23,10 @@ class Reduction:
 
 
 def reductions(program: Program, ends: list[float], costs: Costs) -> tuple[Reduction, ...]:
-    """All of them, by start; none where the updates are inside the lists."""
+    """Return all reductions, in the order in which stages become ready.
+
+    There are none if the updates are in the lists.
+    """
     schedule = program.graph.schedule
     if schedule.asynchronous or not any(stage.reduction for stage in costs.stages):
         return ()

@@ -112,7 +112,7 @@ class Simulated:
 
     @property
     def bubble_rates(self) -> tuple[float, ...]:
-        """The same as shares of the step."""
+        """The fraction of the step in which each worker is idle."""
         return tuple(bubble / self.step if self.step else 0.0 for bubble in self.bubbles)
 
     @property

@@ -1,8 +1,8 @@
-"""A simulation in Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
+"""Writes a simulation in Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
 
-Workers are the threads of one process, with their memory as counters; transfers are rows of a second,
-one per pair of workers, with arrows from the action that sends to the one that waits; sums of gradients
-are rows of a third.
+Workers are the threads of one process, with their memory as counters.  Transfers are threads of a
+second process, one per pair of workers, with arrows from the sending action to the waiting action.
+Gradient reductions are threads of a third process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Event = dict[str, Any]
 
 
 def trace(simulated: Simulated) -> dict[str, Any]:
-    """What `json.dump` writes."""
+    """Return the trace as an object for `json.dump`."""
     events = [
         *_names(simulated),
         *_actions(simulated),
@@ -31,7 +31,7 @@ def trace(simulated: Simulated) -> dict[str, Any]:
 
 
 def _rows(simulated: Simulated) -> dict[tuple[int, int], int]:
-    """(sender, receiver) -> row among the transfers."""
+    """Return (sender, receiver) -> row of its transfers."""
     pairs = sorted({(lane.sender, lane.receiver) for lane in simulated.program.lanes})
     return {pair: row for row, pair in enumerate(pairs)}
 
@@ -84,7 +84,7 @@ def _memory(simulated: Simulated) -> Iterator[Event]:
 
 
 def _transfers(simulated: Simulated) -> Iterator[Event]:
-    """A span from begin to arrival, as spans of one row may overlap; and an arrow."""
+    """Yield an asynchronous span from start to arrival (spans of a row may overlap), and an arrow."""
     rows = _rows(simulated)
     ran: list[Ran] = [run for row in simulated.ran for run in row]
     for number, (producer, consumer, lane_number, start, end) in enumerate(simulated.times[2]):

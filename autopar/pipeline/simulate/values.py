@@ -68,8 +68,8 @@ class Traffic:
 class Link:
     """A link that carries one transfer at a time, first come first served, in one direction or both.
 
-    A transfer occupies the link for nbytes / bandwidth and arrives `latency` later.  A full duplex link
-    is two `Link`s, one per direction; a half duplex link is one that both directions use.
+    A transfer occupies the link for nbytes / bandwidth and arrives `latency` later.  A full duplex
+    link is two `Link`s, one per direction; a half duplex link is one that both directions use.
     """
 
     latency: float = 0.0
@@ -78,10 +78,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """Which links a transfer between two workers takes: `routes[sender, receiver]`, numbers of links.
+    """The links between workers; `routes[sender, receiver]` has the indices of the links of a transfer.
 
-    A transfer takes all links of its route at once, at the pace of the slowest; latencies add up.
-    Workers without a route are joined by a link of their own that costs nothing.
+    A transfer occupies all links of its route at once, at the bandwidth of the slowest; latencies add
+    up.  Transfers between workers without a route take no time.
     """
 
     links: tuple[Link, ...] = ()
@@ -89,16 +89,16 @@ class Network:
 
 
 def own_links(workers: int, link: Link) -> Network:
-    """Every ordered pair of workers has a link of its own: full duplex, no contention."""
+    """Return a network with a link for every ordered pair of workers: full duplex, no contention."""
     pairs = [(a, b) for a in range(workers) for b in range(workers) if a != b]
     return Network((link,) * len(pairs), {pair: (i,) for i, pair in enumerate(pairs)})
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Everything that a simulation needs beside the schedule.
+    """All inputs of a simulation other than the schedule.
 
-    traffic   None: a chain of stages that send nothing worth counting
+    traffic   None: a chain of stages whose transfers take no time
     """
 
     stages: tuple[StageCost, ...]
@@ -107,7 +107,7 @@ class Costs:
 
     @property
     def edges(self) -> tuple[Traffic, ...]:
-        """The traffic, spelled out."""
+        """The traffic; for None, that of a chain."""
         if self.traffic is not None:
             return self.traffic
         return tuple(Traffic(stage, stage + 1) for stage in range(len(self.stages) - 1))
@@ -116,5 +116,5 @@ class Costs:
 def uniform(
     stages: int, forward: float = 1.0, input_gradient: float = 1.0, weight_gradient: float = 1.0
 ) -> Costs:
-    """Equal stages, free transfers."""
+    """Return the costs of equal stages with transfers that take no time."""
     return Costs((StageCost(forward, input_gradient, weight_gradient),) * stages)

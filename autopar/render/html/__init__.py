@@ -1,6 +1,6 @@
-"""A plan as one page that needs no network: what was decided, what it costs, how sure we are.
+"""Renders a plan as one self-contained HTML page: its decisions, costs and lower bounds.
 
-Works from a plan alone; with the model's graph it draws the roofline, with sources it shows them.
+The plan alone suffices.  With the model's graph the page has a roofline, and with sources it shows them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A sharded tensor as a box: lines where axes cut it, and what rank 0 holds filled in.  SVG.
+"""Draws a sharded tensor as an SVG box: lines where mesh axes split it, with rank 0's shard filled.
 
-Of a tensor with more than two dims the first two that are cut are drawn, else the first two.
+At most two dims are drawn, preferably split ones, the first ones of each.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from autopar.ir.placement import P, Sharding
 
 WIDE, HIGH, LOW = 96, 40, 16
 MOST = 64
-"""Parts along a dim, beyond which rank 0's are not drawn one by one."""
+"""Maximum number of pieces of a dim; with more, only the first piece of rank 0 is drawn."""
 NARROW = 4
-"""Pixels between two lines, below which they would be one grey patch, and are left out."""
+"""Minimum number of pixels between lines; closer ones would form a grey area, and are omitted."""
 LEAST = 1.5
-"""Pixels of what rank 0 holds, so that it can be seen."""
+"""Minimum size in pixels of a filled piece, so that it is visible."""
 
 
 def box(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> str:
-    """The picture, and in words what it shows."""
+    """Return the SVG, with a description in words as its title."""
     dims = _dims(shape, form)
     high = HIGH if len(dims) > 1 else LOW
     down, across = (dims[0], dims[1]) if len(dims) > 1 else (None, dims[0] if dims else None)
@@ -56,13 +56,13 @@ def _dims(shape: tuple[int, ...], form: Sharding) -> tuple[int, ...]:
 
 
 def _parts(form: Sharding, mesh: Mesh, dim: int | None) -> tuple[list[tuple[int, int]], int]:
-    """(position, axis) of every cut of a dim, and the number of pieces that they make."""
+    """Return (position, axis) of every split of a dim, and the resulting number of pieces."""
     cuts = [] if dim is None else [(of, a) for of, a in form.cuts(dim) if mesh.sizes[a] > 1]
     return cuts, max((of * mesh.sizes[axis] for of, axis in cuts), default=1)
 
 
 def _owned(form: Sharding, mesh: Mesh, dim: int | None) -> list[tuple[float, float]]:
-    """(start, length) of rank 0's pieces, as shares of the dim."""
+    """Return (start, length) of rank 0's pieces, as shares of the dim."""
     cuts, pieces = _parts(form, mesh, dim)
     if pieces > MOST:
         return [(0.0, 1 / pieces)]
@@ -75,7 +75,7 @@ def _owned(form: Sharding, mesh: Mesh, dim: int | None) -> list[tuple[float, flo
 
 
 def _cuts(form: Sharding, mesh: Mesh, dim: int | None, pixels: int) -> Iterator[tuple[float, int]]:
-    """Where lines are, and how many axes have cut before: 0 for the outermost."""
+    """Yield the lines: position as a share of the dim, and nesting depth, 0 for the outermost axis."""
     cuts, _ = _parts(form, mesh, dim)
     drawn: set[float] = set()
     for depth, (of, axis) in enumerate(cuts):
@@ -95,7 +95,7 @@ def _words(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> str:
 
 
 def _local(shape: tuple[int, ...], form: Sharding, mesh: Mesh) -> tuple[int, ...]:
-    """A rank's part; of what is padded, the largest."""
+    """Return a rank's local shape; where a dim does not divide evenly, the largest one."""
     return tuple(
         math.ceil(size / math.prod(mesh.sizes[axis] for _, axis in form.cuts(dim)))
         for dim, size in enumerate(shape)

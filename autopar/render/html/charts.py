@@ -1,4 +1,4 @@
-"""The report's charts as plotly's own JSON; `looks` has their colours and patterns."""
+"""Builds the report's charts as plotly JSON; `looks` has their colours and patterns."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from autopar.render.html.roofline import Roofline
 
 Figure = dict[str, Any]
 AXIS = {"automargin": True, "tickformat": ",~g"}
-"""12,000 and 0.5: no letters for powers of ten."""
+"""Formats numbers as 12,000 and 0.5, without SI prefixes."""
 MOST_SPANS = 20_000
-"""Bars of a timeline, of all rows together: with more of them a browser is slow."""
+"""Maximum number of bars in a timeline, over all rows: browsers are slow with more."""
 BESIDE = ", beside compute"
 FOLDED = "not drawn one by one"
 FEWEST = 1e-2
-"""FLOP per byte, below which an operator only moves."""
+"""FLOP per byte, below which an operator counts as mere data movement."""
 FAR = 3
-"""A limit that is so many times what is used would squeeze the curve into a line: it is only told."""
+"""Limits above this multiple of the peak are not drawn: they would squeeze the curves."""
 
 
 def timeline(played: Played, axes: Sequence[str] = ()) -> tuple[Figure, int]:
-    """A bar per span, a trace per kind, two lanes per row of ranks; and how many spans have no bar.
+    """Return the timeline, and the number of spans that have no bar of their own.
 
-    What is sent is told apart by its place among the mesh's `axes`.
+    There is one bar per span, one trace per kind, and up to two lanes per row of ranks.  The pattern of
+    a collective depends on the position of its axis in the mesh's `axes`.
 
-    Of a row with more than its share of `MOST_SPANS` the first and the last have one, and one bar per
-    lane stands for all between them: every row is drawn, to its end.
+    If a row has more spans than its share of `MOST_SPANS`, its first and last spans are drawn, and one
+    bar per lane stands for all between them.  So every row is drawn to its end.
     """
     beside = _beside(played)
     by_kind, left = _bars(played, beside)
@@ -70,7 +71,7 @@ def timeline(played: Played, axes: Sequence[str] = ()) -> tuple[Figure, int]:
 
 
 def _bars(played: Played, beside: str) -> tuple[dict[str, list[tuple[str, Span]]], int]:
-    """By kind the lanes with what is drawn in them; and how many spans are not."""
+    """Return (lane, span) of the bars by kind, and the number of spans without a bar of their own."""
     by_kind: defaultdict[str, list[tuple[str, Span]]] = defaultdict(list)
     left = 0
     shares = _shares([len(row.spans) for row in played.rows], MOST_SPANS)
@@ -85,7 +86,7 @@ def _bars(played: Played, beside: str) -> tuple[dict[str, list[tuple[str, Span]]
 
 
 def _shares(counts: Sequence[int], most: int) -> list[int]:
-    """How many of each are drawn: all, or an equal part of what the shorter ones leave."""
+    """Return how many of each row are drawn: all, or an equal part of what shorter rows leave."""
     shares = [0] * len(counts)
     order = sorted(range(len(counts)), key=counts.__getitem__)
     for place, row in enumerate(order):
@@ -94,14 +95,14 @@ def _shares(counts: Sequence[int], most: int) -> list[int]:
 
 
 def _ends(spans: Sequence[Span], share: int) -> tuple[list[Span], list[Span]]:
-    """The first and the last in time, so many together, and those between them."""
+    """Return the first and last spans in time, `share` in total, and those between them."""
     in_order = sorted(spans, key=lambda span: (span.start, span.end))
     first, last = share - share // 2, len(in_order) - share // 2
     return in_order[:first] + in_order[last:], in_order[first:last]
 
 
 def _folded(between: Iterable[Span]) -> Iterator[Span]:
-    """One for all of a lane."""
+    """Yield one span per lane that stands for all of its spans."""
     lanes: defaultdict[str, list[Span]] = defaultdict(list)
     for span in between:
         lanes[span.lane].append(span)
@@ -111,7 +112,7 @@ def _folded(between: Iterable[Span]) -> Iterator[Span]:
 
 
 def _beside(played: Played) -> str:
-    """What the lane beside compute holds: of stages also messages, of others collectives alone."""
+    """Return the suffix of communication lanes: ``, sends`` for pipelines, else ``, collectives``."""
     every = (span for row in played.rows for span in row.spans)
     return ", sends" if any(span.what.startswith("send") for span in every) else ", collectives"
 
@@ -126,7 +127,7 @@ def _kind(span: Span) -> str:
 
 
 def _marker(kind: str, axes: Sequence[str]) -> dict[str, Any]:
-    """``all_gather on x``, or what is on no axis; what hides looks as it would elsewhere."""
+    """Return the marker of a kind such as ``all_gather on x``, which is the same if hidden."""
     what, _, axis = kind.removesuffix(BESIDE).partition(" on ")
     return marker(what, [_place(axis, axes)])
 
@@ -136,7 +137,7 @@ def _place(axis: str, axes: Sequence[str]) -> int | None:
 
 
 def memory(played: Played, limit: float | None) -> Figure:
-    """Bytes over time by row, and the limit."""
+    """Return the chart of memory over time, with one line per row, and the limit."""
     most = max(row.peak for row in played.rows)
     unit, factor = _bytes(most)
     data: list[dict[str, Any]] = [
@@ -156,7 +157,7 @@ def memory(played: Played, limit: float | None) -> Figure:
 
 
 def communication(groups: Sequence[tuple[str, Sequence[Flow]]], axes: Sequence[str] = ()) -> Figure:
-    """Seconds by axis (of a stage), stacked by collective."""
+    """Return the chart of communication seconds by axis (per stage), stacked by collective."""
     sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     sent: defaultdict[tuple[str, str], int] = defaultdict(int)
     for name, flows in groups:
@@ -178,7 +179,7 @@ def communication(groups: Sequence[tuple[str, Sequence[Flow]]], axes: Sequence[s
 
 
 def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | None) -> Figure:
-    """Step against memory, and where this plan stands."""
+    """Return the chart of step time against memory, with this plan marked."""
     most = max(here[1], *(p.estimate.memory_nbytes for p in plans))
     unit, factor = _bytes(most)
     found = sorted(
@@ -202,7 +203,7 @@ def frontier(plans: Sequence[Plan], here: tuple[float, float], limit: float | No
 
 
 def _limit(limit: float, most: float, ends: tuple[list[float], list[float]]) -> dict[str, Any]:
-    """The limit's line; one that is far from what is used has its place in the legend only."""
+    """Return the limit's line; if it is far above the peak, it appears only in the legend."""
     is_far = limit > FAR * most
     said = f"limit, {nbytes(limit)}"
     xs, ys = ([None], [None]) if is_far else ends
@@ -214,11 +215,11 @@ def _limit(limit: float, most: float, ends: tuple[list[float], list[float]]) -> 
 
 
 def roofline(found: Roofline) -> Figure:
-    """Dots below roofs, both axes logarithmic."""
+    """Return the roofline chart, with logarithmic axes."""
     at = [dot.flops / dot.nbytes for dot in found.dots]
     low, high = min(at, default=0.1) / 3, max(at, default=100.0) * 3
     data = [*_roofs(found, low, high), *_operators(found)]
-    # What computes next to nothing would squeeze all else into a corner: it is there when one zooms out.
+    # Operators with hardly any arithmetic would squeeze the others into a corner: zoom out to see them.
     seen = [(x, dot.flops / dot.seconds / 1e12) for x, dot in zip(at, found.dots, strict=True)
             if x >= FEWEST] or [(FEWEST, 1.0)]  # fmt: skip
     peak = max(found.peaks.values(), default=1e12) / 1e12
@@ -230,7 +231,7 @@ def roofline(found: Roofline) -> Figure:
 
 
 def _roofs(found: Roofline, low: float, high: float) -> Iterator[dict[str, Any]]:
-    """By dtype: what memory and arithmetic allow, and where there is a cache, what that allows."""
+    """Yield the roofs by dtype: bounds by memory and arithmetic, and by the cache if there is one."""
     speeds = {
         "roof": (found.bytes_per_s, GREY),
         "roof in the cache": (found.cache_bytes_per_s, RED),
@@ -246,7 +247,7 @@ def _roofs(found: Roofline, low: float, high: float) -> Iterator[dict[str, Any]]
 
 
 def _operators(found: Roofline) -> Iterator[dict[str, Any]]:
-    """Dots as large as their share of the forward, of each stage in a colour of its own."""
+    """Yield the operators' dots, sized by their share of the forward, with one colour per stage."""
     for place, where in enumerate(dict.fromkeys(dot.where for dot in found.dots)):
         dots = [dot for dot in found.dots if dot.where == where]
         total = sum(dot.calls * dot.seconds for dot in dots) or 1.0
@@ -265,18 +266,18 @@ def _operators(found: Roofline) -> Iterator[dict[str, Any]]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """The range of a logarithmic axis, with room at both ends."""
+    """Return the range of a logarithmic axis, with a margin at both ends."""
     return [math.log10(low) - 0.5, math.log10(high) + 0.5]
 
 
 def _bytes(most: float) -> tuple[str, int]:
-    """The unit in which the largest has a digit before the point, and its bytes."""
+    """Return the largest unit that does not exceed `most` (at least KiB), and its bytes."""
     found = next(((unit, n) for unit, n in (("GiB", 2**30), ("MiB", 2**20)) if most >= n), None)
     return found or ("KiB", 2**10)
 
 
 def _ms(seconds: float) -> float:
-    """Rounded: a page of digits that nobody reads weighs megabytes."""
+    """Return milliseconds with six digits: more would add megabytes to a page."""
     return float(f"{seconds * 1e3:.6g}")
 
 
@@ -287,7 +288,7 @@ def _figure(data: list[dict[str, Any]], x: str, y: str, height: int, **layout: A
     }
     look = {
         "height": height, "margin": {"l": 8, "r": 8, "t": 8, "b": 8}, "hovermode": "closest",
-        "showlegend": True,  # of a single trace as well: it says what the bars are
+        "showlegend": True,  # for a single trace, too: it names the bars
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
     }  # fmt: skip

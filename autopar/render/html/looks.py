@@ -1,6 +1,6 @@
-"""How things look in every chart: a kind has one colour, and a mesh axis one pattern over it.
+"""Colours, patterns and symbols of all charts: one colour per kind, with one pattern per mesh axis.
 
-Colours are such that the colour-blind tell them apart, and that both themes' ground shows them.
+The colours are distinguishable with colour blindness, and visible on the background of both themes.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
 )  # fmt: skip
-# Those are too few: as far from them, and from both themes' ground, as can be.
+# Further colours, as far as possible from those and from the backgrounds of both themes.
 VIOLET, BROWN, INDIGO = "#B66DFF", "#A0522D", "#5050FF"
 COMPUTE = {"forward": BLUE, "backward": ORANGE, "input gradient": RED, "weight gradient": PINK,
            "update": GREY}  # fmt: skip
 SENT = {"all_gather": GREEN, "all_reduce": SKY, "reduce_scatter": YELLOW, "all_to_all": BROWN,
         "reduce gradients": INDIGO, "sends": VIOLET}  # fmt: skip
 PATTERNS = ("/", "x", ".", "-")
-"""By a mesh axis' place."""
+"""Patterns by the position of a mesh axis."""
 ROWS = (BLUE, ORANGE, GREEN, PINK, SKY)
-"""Workers and stages."""
+"""Colours of workers and stages."""
 SYMBOLS = ("circle", "square-open", "diamond-open", "triangle-up-open")
-"""Equal stages lie above each other, and all are seen."""
+"""Symbols of stages, chosen so that coinciding dots of equal stages are all visible."""
 DASHES = ("solid", "dot", "dash", "longdash", "dashdot")
 
 
 def marker(kind: str, places: Sequence[int | None]) -> dict[str, Any]:
-    """Bars of a kind, each of the mesh axis in that place, or of none; what nobody knows is grey.
+    """Return the marker of a kind's bars; `places` are the positions of their mesh axes (None: no axis).
 
-    The pattern is dark enough for both themes.
+    Unknown kinds are grey.  The pattern is dark enough for both themes.
     """
     shapes = ["" if place is None else PATTERNS[place % len(PATTERNS)] for place in places]
     over = {"shape": shapes if len(shapes) > 1 else shapes[0], "solidity": 0.25,

@@ -1,4 +1,4 @@
-"""Prediction error: a measured step beside what was predicted of it, as a chart and tables."""
+"""Renders a measured step and its prediction as HTML tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from autopar.render.html.tables import table
 from autopar.render.text.beside import parts_of
 
 MOST = 12
-"""Lines of source that are shown, those with the largest error first."""
+"""Maximum number of source lines shown, those with the largest errors."""
 
 
 def tables_of(found: Beside) -> str:
-    """In words, by parts, by collectives, and the lines whose seconds are furthest off."""
+    """Return a sentence, and tables of parts, collectives, and the lines with the largest errors."""
     return "".join((
         _said(found),
         _parts(found),

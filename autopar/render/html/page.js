@@ -24,7 +24,7 @@ function layoutOf(figure) {
   };
 }
 
-// A legend has as many rows as the window makes of it: the chart grows by all but the first.
+// The legend wraps with the window's width: the chart grows by all of its rows but the first.
 const ROW = 25;
 function fit(id) {
   const element = document.getElementById(id);

@@ -1,4 +1,4 @@
-"""The page: sections in their order, charts as data, styles and scripts inlined."""
+"""Assembles the page: the sections in order, charts as data, and inline styles and scripts."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from autopar.render.html.why import why
 from autopar.render.text.proof import of_table, proof
 
 LONGEST = 300_000
-"""Characters of one source on the page."""
+"""Maximum number of characters of one source on the page."""
 LARGE = 14
-"""Characters that a card has room for in large type."""
-# Nothing is loaded: the page says so to the browser.
+"""Maximum number of characters of a card's value in large type."""
+# Forbids browsers to load anything: the page is self-contained.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
 
 
 def report(plan: Plan | PipelinePlan, extras: Extras | None = None) -> str:
-    """The whole page as text."""
+    """Return the HTML page."""
     return _Page(plan, extras or Extras()).text()
 
 
 class _Page:
-    """Collects sections and the figures that they hold."""
+    """Collects sections and the charts in them."""
 
     def __init__(self, plan: Plan | PipelinePlan, extras: Extras) -> None:
         self.plan, self.extras = plan, extras
@@ -50,7 +50,7 @@ class _Page:
         self.silent = ""
         try:
             self.played = play(plan)
-        except PlanError as error:  # an old file: the page says what it lacks
+        except PlanError as error:  # a file of an older version: the page shows the reason
             self.silent = str(error)
         self.first = plan.stages[0].plan if isinstance(plan, PipelinePlan) else plan
         asked = self.played.limit_nbytes if self.played else self.first.asked.memory_limit
@@ -58,7 +58,7 @@ class _Page:
         self.limit = extras.limit_nbytes if asked in (None, math.inf) else asked
 
     def text(self) -> str:
-        """Head, sections, scripts."""
+        """Return the complete HTML: head, sections, scripts."""
         self._add_all()
         links = "".join(
             f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in self.sections
@@ -111,7 +111,7 @@ class _Page:
             self._add("source", "Source", self._sources())
 
     def _flows(self) -> Iterator[tuple[str, tuple[Flow, ...]]]:
-        """What is sent in a whole step, by stage: a stage's estimate is of one microbatch."""
+        """Yield each stage's flows of a whole step: a stage's estimate is of one microbatch."""
         if isinstance(self.plan, Plan):
             yield "", self.plan.estimate.flows
             return
@@ -182,7 +182,7 @@ class _Page:
         return tables.table(("asked", ""), [(k, escape(v)) for k, v in facts.items()])
 
     def _limited(self) -> str:
-        """What was asked for, or what there is."""
+        """Return the requested memory limit, or the device's memory, as text."""
         if self.asked_limit == math.inf:
             return "none: plans may be larger than the device"
         if self.asked_limit is not None:
@@ -267,7 +267,7 @@ class _Page:
 
 
 def _folded(left: int) -> str:
-    """How many spans of a timeline have no bar of their own, if any."""
+    """Return a note on the spans of a timeline without a bar of their own; empty if there are none."""
     if not left:
         return ""
     return (
@@ -282,7 +282,7 @@ def _card(name: str, value: str) -> str:
 
 
 def _hint(said: str, flags: str) -> str:
-    """What a section would show, and how to get it."""
+    """Return a paragraph on what a section would show, and with which flags."""
     return f"<p>{said} <code>autopar report plan.json -o report.html {flags}</code></p>"
 
 

@@ -1,4 +1,4 @@
-"""Operators on one device: operations per byte against operations per second, and what bounds both."""
+"""Computes a roofline: FLOP per byte and FLOP/s of each operator on one rank, and their bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cost_models.ops import op_seconds
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """All calls of one operator of one size, forward, on one rank; `where` is the stage, if any."""
+    """All forward calls of one operator with one size on one rank; `where` is the stage, if any."""
 
     name: str
     dtype: str
@@ -32,9 +32,9 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """`peaks`: operations per second that large operators reach, by dtype.
+    """Operators and the bounds on their speed; `peaks` are the FLOP/s of large operators, by dtype.
 
-    `cache_bytes_per_s` is that of small operators, 0 where the device has no such cache.
+    `cache_bytes_per_s` is the bandwidth for small operators, 0 if the device has no such cache.
     """
 
     dots: tuple[Dot, ...]
@@ -44,13 +44,13 @@ class Roofline:
 
 
 def roofline(plan: Plan, graph: Graph, hardware: Hardware) -> Roofline:
-    """Of a plan's forward; operators that do no arithmetic are left out."""
+    """Return the roofline of a plan's forward, without operators that do no arithmetic."""
     device = _device(plan, hardware)
     return _roofed(tuple(_dots(plan, graph, device)), device)
 
 
 def roofline_of_stages(plan: PipelinePlan, stages: Stages, hardware: Hardware) -> Roofline:
-    """Of one microbatch's forward through each stage, on the first worker that holds it."""
+    """Return the roofline of one microbatch's forward, each stage on the first worker that holds it."""
     device = _device(plan, hardware)
     first = {each.stage: each.plan for each in reversed(plan.stages)}
     dots = (
@@ -62,7 +62,7 @@ def roofline_of_stages(plan: PipelinePlan, stages: Stages, hardware: Hardware) -
 
 
 def _device(plan: Plan | PipelinePlan, hardware: Hardware) -> Device:
-    """As one of the ranks that fill a host has it."""
+    """Return the device as one rank of a full host sees it: with its share of common resources."""
     return hardware.device_shared_by(min(plan.mesh.world_size, hardware.devices_per_host))
 
 

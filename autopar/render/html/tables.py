@@ -1,4 +1,4 @@
-"""The report's tables and pictures of plans, as HTML."""
+"""Renders the report's tables and pictures of a plan as HTML."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Cells = Sequence[str]
 def table(
     heads: Cells, rows: Iterable[Cells], numbers: Sequence[int] = (), is_wide: bool = False
 ) -> str:
-    """Cells are HTML already; those of the columns in `numbers` stand to the right.
+    """Return a table of HTML cells; the columns in `numbers` are aligned to the right.
 
-    On a phone the rows of a wide table become cards, whose parts say which column they were; the first
-    is a name, that says so by itself, unless it is a number.
+    On a phone the rows of a wide table become cards, whose cells are labelled with their column.  The
+    first cell is a name and needs no label, unless it is a number.
     """
 
     def cells(tag: str, row: Cells) -> str:
@@ -48,7 +48,10 @@ def table(
 
 
 def parameters(plan: Plan) -> str:
-    """Every parameter of a block with its types drawn, and each block once; what was asked is marked."""
+    """Return a table of parameters with drawings of their shardings, and with the user's constraints.
+
+    Repeated blocks appear once.
+    """
     known, again = pins(plan), gathered_again(plan)
     marked = (
         (p.name, (_nameless(p, p.name in again), known.get(p.name, ""))) for p in plan.parameters
@@ -62,7 +65,7 @@ def parameters(plan: Plan) -> str:
 
 
 def _nameless(parameter: ParameterPlan, again: bool) -> ParameterPlan:
-    """Without what differs between equal layers; `again`: whether the backward gathers it."""
+    """Return the parameter without what differs between layers; `again`: the backward gathers it."""
     return ParameterPlan(
         "",
         parameter.stored,
@@ -96,7 +99,7 @@ def _form(parameter: ParameterPlan, form: Sharding, mesh: Mesh) -> str:
 
 
 def operators(plan: Plan) -> str:
-    """What each operator reads and makes, folded."""
+    """Return a table of the operators' input and output shardings, folded."""
 
     def cell(text: str) -> str:
         return "<br>".join(f"<code>{escape(part)}</code>" for part in text.split("\n"))
@@ -112,7 +115,7 @@ def operators(plan: Plan) -> str:
 
 
 def mesh_picture(mesh: Mesh, workers: Sequence[WorkerPlan] = ()) -> str:
-    """Devices as squares, the last axis to the right, with the ranks of stages between bars."""
+    """Return an SVG with a square per device, the last axis to the right; workers alternate in shade."""
     across = mesh.sizes[-1]
     down = mesh.world_size // across
     axes = escape(", ".join(f"{axis.name} ({axis.size})" for axis in mesh))
@@ -140,7 +143,7 @@ def mesh_picture(mesh: Mesh, workers: Sequence[WorkerPlan] = ()) -> str:
 
 
 def stages(plan: PipelinePlan) -> str:
-    """A row per stage and worker."""
+    """Return a table with one row per stage and worker."""
     figures = {(f.stage, f.worker): f for f in plan.prediction.stages} if plan.prediction else {}
     return table(
         ("stage", "ranks", "mesh", "forward", "input gradient", "weight gradient", "once a step",
@@ -166,7 +169,7 @@ def _stage(
 
 
 def compared(plan: Plan | PipelinePlan) -> str:
-    """What else was thought of for these devices: other meshes, stages or none; nothing: ''."""
+    """Return a table of the alternatives that were compared (meshes, stages); '' if there are none."""
     if isinstance(plan, PipelinePlan):
         found = plan.prediction.compared if plan.prediction else ()
         return _ways((other.what, other.step_s) for other in found)
@@ -182,7 +185,7 @@ def _ways(found: Iterable[tuple[str, float | None]]) -> str:
 
 
 def recomputed(plan: Plan) -> Iterator[str]:
-    """Which blocks run again in the backward."""
+    """Yield one sentence per recomputation mode, with its blocks."""
     found: dict[str, list[str]] = {}
     for block in plan.recompute:
         found.setdefault(block.recompute, []).append(block.path)

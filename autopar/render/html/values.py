@@ -1,4 +1,4 @@
-"""What a report can show beside the plan itself."""
+"""Optional content of a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Extras:
     emitted: tuple[tuple[str, str], ...] = ()
     written: tuple[tuple[str, str], ...] = ()
     limit_nbytes: float | None = None
-    """Of a device, where the plan itself has no limit."""
+    """Memory of a device, used if the plan itself has no limit."""
     explained: tuple[Explanation, ...] = ()
     measured: Beside | None = None
-    """A step of this plan that was run."""
+    """A measured step of this plan."""

@@ -1,4 +1,4 @@
-"""Explanations on the page: the sentence, what each way is, and what it costs."""
+"""Renders explanations as HTML: the sentence, the alternatives, and their costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autopar.render.text.unsolved import HEADS, unsolved
 
 
 def why(found: Explanation) -> str:
-    """One explanation; the alternatives fold away under its sentence."""
+    """Return one explanation; its alternatives can be collapsed below the sentence."""
     heads = ("", "way", found.unit, *COSTS[1:])
     rows = [
         (escape(label), _way(label, each), *_costs(found, each)) for label, each in labelled(found)
@@ -26,13 +26,13 @@ def why(found: Explanation) -> str:
 
 
 def _way(label: str, each: Alternative) -> str:
-    """In words, as types, and why it is impossible where it is."""
+    """Return an alternative's words, its types, and the reason if it is impossible."""
     types = "" if each.types == label else f'<code class="path">{escape(each.types)}</code>'
     return "<br>".join(filter(None, (escape(each.words), types, escape(each.why))))
 
 
 def _costs(found: Explanation, each: Alternative) -> tuple[str, ...]:
-    """Each part on a line that is not broken; of what was not solved for, nothing."""
+    """Return an alternative's costs, each part on an unbroken line; empty if it was not solved for."""
     return tuple(
         "<br>".join(f'<span class="line">{escape(p)}</span>' for p in cell.split("\n") if p)
         for cell in costs_of(found, each)
@@ -40,7 +40,7 @@ def _costs(found: Explanation, each: Alternative) -> tuple[str, ...]:
 
 
 def _unsolved(found: Explanation) -> str:
-    """Every candidate that was not solved for, folded away, with its bound."""
+    """Return a collapsed table of the candidates that were not solved for, with their lower bounds."""
     rows = [
         (f'<code class="path">{escape(types)}</code>', escape(least))
         for types, least in unsolved(found)

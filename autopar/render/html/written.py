@@ -1,4 +1,4 @@
-"""The user's files that a graph was traced from: those whose lines emitted code has in its comments."""
+"""Finds the source files of a captured model, whose lines the emitted code quotes in comments."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from autopar.ir.graph import Graph
 from autopar.utils.io import text_of
 
 MOST = 4
-"""Files: a library's model may pass through many."""
+"""Maximum number of files: the model of a library may use many."""
 
 
 def written(graph: Graph) -> tuple[tuple[str, str], ...]:
-    """Name and text of each file, that with the most operators first; of a Hugging Face model the
-    library's."""
+    """Return (name, text) of each file, by descending number of operators.
+
+    For a Hugging Face model these are the library's files.
+    """
     origins = (node.origin for node in graph.nodes if not node.is_leaf)
     spoken = Counter(origin.file for origin in origins if origin.code)
     files = [Path(file) for file, _ in spoken.most_common() if Path(file).is_file()]

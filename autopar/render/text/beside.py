@@ -1,4 +1,4 @@
-"""A step beside its prediction, as tables; equal lines of numbered blocks are added up."""
+"""Renders a measured step and its prediction as tables; equal lines of numbered blocks are summed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autopar.render.text.table import Label, row, table, times
 
 
 def step_beside(found: Beside) -> RenderableType:
-    """The step, its operator groups, its collectives."""
+    """Return tables of the step, its operator groups, and its collectives."""
     return Group(_step(found), "", _lines(found.lines), "", _flows(found))
 
 
@@ -30,7 +30,7 @@ def _step(found: Beside) -> Table:
 
 
 def parts_of(found: Beside) -> dict[str, tuple[float, float]]:
-    """What a step is made of: seconds, predicted and measured."""
+    """Return the parts of a step as (predicted, measured) seconds."""
     lines = found.lines
     return {
         "operators, forward": (

@@ -1,4 +1,4 @@
-"""What a calibration found of links: a line through each collective's times, and how far off it is."""
+"""Renders calibrated links: the line fitted to each collective's times, and its errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BOUND = (
 
 
 def links(hardware: Hardware) -> Table:
-    """One line per link and collective; of each measured size, the line's error.
+    """Return a table with one line per link and collective, with the fit's error at each measured size.
 
-    Plans are priced by what was measured, and between sizes on straight lines; the line through all
-    says what the link is like, and serves numbers of ranks that nobody measured.
+    Plans are priced by the measured times, and by linear interpolation between sizes.  The fitted line
+    summarises the link, and is used for numbers of ranks that were not measured.
     """
     columns = ("ranks", "busy", "latency", "per second")
     made = table("links", "link", "what", *columns, "line off by", right=columns)
@@ -40,7 +40,7 @@ def links(hardware: Hardware) -> Table:
 
 
 def _messages(made: Table, name: str, link: Link) -> None:
-    """By the messages that were sent; else by what the ring formula makes of all collectives."""
+    """Add the fit of point-to-point messages, or else the link with the ring formula's errors."""
     sent = next((fit for fit in link.fits if fit.collective == "send"), None)
     if sent is not None:
         _line(made, name, "messages", sent)
@@ -60,14 +60,14 @@ def _rate(one: Fit | Link) -> str:
 
 
 def residuals(fit: Fit) -> Iterator[str]:
-    """``+3% at 1.0 KiB`` for each size that was measured."""
+    """Yield the fit's error at each measured size, such as ``+3% at 1.0 KiB``."""
     for size, measured_s in fit.curve:
         line_s = fit.latency_s + size / fit.bytes_per_s
         yield f"{line_s / measured_s - 1:+.0%} at {nbytes(size)}"
 
 
 def ring_residuals(link: Link) -> Iterator[str]:
-    """The same of the ring formula with the link's own figures: the median over all collectives."""
+    """Yield the errors of the ring formula with the link's figures: the median over all collectives."""
     off: defaultdict[float, list[float]] = defaultdict(list)
     for fit in link.fits:
         for size, measured_s in fit.curve:

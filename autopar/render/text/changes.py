@@ -1,4 +1,4 @@
-"""What two plans decide differently, on a page: a sentence, what it costs, and what changed, folded."""
+"""Renders the difference of two plans: a sentence, the costs, and the changed decisions, folded."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from autopar.render.text.names import base
 from autopar.render.text.table import line, row, table
 
 WIDE = 30
-"""Characters of a type before it is broken."""
+"""Characters of a sharding before it is wrapped."""
 SAME = 1e-9
-"""Relative difference of figures that is only rounding."""
+"""Largest relative difference of figures that counts as rounding."""
 OF_PIPELINES = (
     "Of a pipeline, seconds of one rank are those of the worker that idles least, bytes those of the "
     "fullest; sums of gradients over microbatches and what passes between workers are in the step and "
@@ -26,12 +26,12 @@ OF_PIPELINES = (
 
 
 def show_difference(found: Difference) -> RenderableType:
-    """All of it; repeated blocks are folded."""
+    """Return the sentence and all tables, with repeated blocks folded."""
     return Group(Text(changed(found)), *_tables(found))
 
 
 def changed(found: Difference) -> str:
-    """One sentence: how much slower or larger, and how much is decided differently."""
+    """Return one sentence: how much slower or larger, and how many decisions differ."""
     if not found.changes:
         return f"Both plans of {found.model} ({found.before}) decide the same."
     counts = {
@@ -123,7 +123,7 @@ def _more(figure: Figure, unit: object) -> str:
 
 
 def _spoken(changes: Iterable[Change], nodes: set[str]) -> tuple[Change, ...]:
-    """Numbered copies of an operator under one name."""
+    """Return the changes with one name for numbered copies of an operator."""
     return tuple(Change(c.subject, base(c.name, nodes), c.what, c.before, c.after) for c in changes)
 
 
@@ -137,7 +137,7 @@ def _folded(title: str, name: str, changes: Iterable[Change]) -> Table:
 
 
 def _types(text: str) -> str:
-    """A choice on as many lines as its column asks for; nothing for what is not there."""
+    """Return shardings wrapped to the column's width, or ``none`` for a missing one."""
     if not text:
         return "none"
     parts = text.replace(" -> ", " ->| ").replace("], [", "],| [").split("|")

@@ -1,4 +1,4 @@
-"""What was found when a plan was computed again."""
+"""Renders the results of verifying a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autopar.verify import Check
 
 
 def checks(found: Sequence[Check]) -> Table:
-    """A line per check; what is wrong stands where it was found."""
+    """Return a table with one line per check, and its finding."""
     made = table("the plan, computed again", "check", "", "what was found")
     made.columns[0].no_wrap, made.columns[-1].no_wrap = True, False
     for check in found:

@@ -1,4 +1,4 @@
-"""Ways to train one model side by side: a row each, the fastest marked."""
+"""Renders alternative plans of one model: one row each, with the fastest marked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from autopar.render.text.proof import gap
 from autopar.render.text.table import line, table
 
 Named = tuple[str, Plan | PipelinePlan | None, str]
-"""Name, plan, and a remark: why there is none, where there is none."""
+"""Name, plan or None, and a remark: the reason if there is no plan."""
 LONGEST = 220
 
 
 def contenders(found: Sequence[Named], limit: float | None = None) -> RenderableType:
-    """One table: step, beside the fastest, compute, communication by axis, memory, how sure.
+    """Return one table: step, increase over the fastest, compute, communication by axis, memory, gap.
 
-    The gap is to what is proven of the best of each kind.
+    The gap is the distance from the lower bound for the best plan of the same kind.
     """
     axes = list(dict.fromkeys(axis for _, plan, _ in found for axis in _sent(plan)))
     columns = ("step", "more", "compute", *(f"on {axis}" for axis in axes), "memory", "gap")
@@ -50,7 +50,7 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
 
 
 def step_of(plan: Plan | PipelinePlan) -> float:
-    """Predicted seconds of a step."""
+    """Return the predicted seconds of a step."""
     if isinstance(plan, Plan):
         return plan.estimate.step_s
     assert plan.prediction is not None
@@ -58,7 +58,7 @@ def step_of(plan: Plan | PipelinePlan) -> float:
 
 
 def memory_of(plan: Plan | PipelinePlan) -> float:
-    """Predicted bytes on the fullest rank."""
+    """Return the predicted peak bytes of the fullest rank."""
     return plan.outline.figures.get(("memory", "peak"), 0.0)
 
 
@@ -85,7 +85,7 @@ def _fits(plan: Plan | PipelinePlan | None, limit: float | None) -> bool:
 
 
 def _sent(plan: Plan | PipelinePlan | None) -> dict[str, float]:
-    """Seconds of communication by axis, what hides included."""
+    """Return the seconds of communication by axis, hidden ones included."""
     found: defaultdict[str, float] = defaultdict(float)
     if isinstance(plan, Plan):
         for axis in plan.mesh.names:
@@ -96,7 +96,7 @@ def _sent(plan: Plan | PipelinePlan | None) -> dict[str, float]:
 
 
 def _sentence(found: Sequence[Named]) -> str:
-    """The first plan beside the best of the others, in words."""
+    """Return a sentence that compares the first plan with the best of the others."""
     steps = [(name, step_of(plan)) for name, plan, _ in found if plan is not None]
     if len(steps) < 2:
         return "Nothing to compare it with fits."

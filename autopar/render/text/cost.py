@@ -109,7 +109,7 @@ def costs(plan: Plan) -> Table:
 
 
 def communication(plan: Plan) -> Table:
-    """Return a table of bytes and seconds by axis, kind of collective and occasion, with totals."""
+    """Return a table of bytes and seconds by axis, collective and phase, with totals."""
     made = table(
         "communication of a step, on one rank", "axis", "collective", "when", "calls", "bytes",
         "time", right=("calls", "bytes", "time"),

@@ -1,4 +1,4 @@
-"""A table that a narrow terminal cannot crush: it wraps at words first, and then overflows."""
+"""A table for narrow terminals: it first wraps between words, and then overflows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 
 PADDING = 2
-"""Between columns."""
+"""Characters between columns."""
 NAME = 24
-"""Characters that a word of the first column needs at most; longer ones are folded."""
+"""Largest minimum width of the first column; longer words in it are folded."""
 
 
 class Fitted(Table):
-    """Where columns keep their lines it is rich's own table.
+    """A table that equals rich's own one if that fits the terminal.
 
-    Elsewhere headers, and cells that hold no numbers, may wrap between words; where even that is too
-    wide, lines are longer than the terminal, as that is better than letters lost.
+    Otherwise headers, and cells without numbers, may wrap between words.  If even that is too
+    wide, lines exceed the terminal, because that is better than lost letters.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -44,14 +44,17 @@ class Fitted(Table):
 
 
 def shared(room: int, spans: Sequence[Measurement]) -> list[int]:
-    """Everyone's least width, and of the room that is left a part as each could use it."""
+    """Return each column's minimum width plus its share of the remaining room, by what it can use."""
     left = max(0, room - sum(span.minimum for span in spans))
     wanted = sum(span.span for span in spans) or 1
     return [span.minimum + min(span.span, left * span.span // wanted) for span in spans]
 
 
 def _span(column: Column, console: Console, options: ConsoleOptions) -> Measurement:
-    """From the longest word to the longest line; numbers stay whole, with their units."""
+    """Return a column's range of widths: from its longest word to its longest line.
+
+    Columns aligned to the right hold numbers with units, which are not wrapped.
+    """
     free = options.update(width=10_000)
     head, *cells = (Measurement.get(console, free, cell) for cell in (column.header, *column.cells))
     widest = max(span.maximum for span in (head, *cells))

@@ -1,6 +1,6 @@
-"""What the command line prints, as text, and as HTML for a notebook.
+"""Renders values as the command line prints them: as text, and as HTML for notebooks.
 
-No colour is set where the command line sets none, so tables are dark on light and light on dark.
+Like the command line it sets no colours, so tables are readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CODE = '<pre style="line-height: normal; overflow-x: auto; white-space: pre">{co
 
 
 def as_html(renderable: RenderableType) -> str:
-    """What a console of 100 columns shows, as one ``<pre>`` that needs no style sheet."""
+    """Return the output of a console of 100 columns, as one ``<pre>`` that needs no style sheet."""
     console = Console(file=io.StringIO(), width=WIDTH, record=True, highlight=False)
     console.print(renderable)
     return console.export_html(code_format=CODE, inline_styles=True)
@@ -36,7 +36,7 @@ def as_html(renderable: RenderableType) -> str:
 
 @singledispatch
 def drawn(value: object) -> RenderableType:
-    """The table of a value."""
+    """Return a value as a rich renderable."""
     raise TypeError(f"There is no drawing of a {type(value).__name__}.")
 
 
@@ -58,10 +58,10 @@ def _of_all(found: Comparison) -> RenderableType:
 
 
 def text(value: object) -> str:
-    """A value as `print` shows it."""
+    """Return a value as `print` shows it."""
     return to_text(drawn(value)).rstrip("\n")
 
 
 def html(value: object) -> str:
-    """A value as a notebook shows it."""
+    """Return a value as a notebook shows it."""
     return as_html(drawn(value))

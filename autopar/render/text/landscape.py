@@ -1,4 +1,4 @@
-"""The map of plans over batch and memory: a table for the console, and one for a page."""
+"""Renders the map of plans over batch and memory: as a table for the console, and as Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autopar.sharding.landscape import Point
 
 
 def landscape_table(points: Sequence[Point]) -> Table:
-    """A row per point: the batch, the limit, and the best plan in words."""
+    """Return a table with one row per point: batch, limit, and the best plan in words."""
     made = table(
         "plans over batch and memory", "batch", "limit", "step", "peak", "solver", "how",
         right=("batch", "limit", "step", "peak"),
@@ -32,7 +32,7 @@ def landscape_table(points: Sequence[Point]) -> Table:
 
 
 def landscape_grid(points: Sequence[Point]) -> str:
-    """Markdown: a row per batch and a column per memory; a plan is said once per row."""
+    """Return Markdown with a row per batch and a column per limit; equal neighbours are not repeated."""
     limits = sorted({point.limit_nbytes for point in points})
     lines = [["batch", *map(_limit, limits)], ["---:", *("---" for _ in limits)]]
     for batch in sorted({point.batch for point in points}):
@@ -51,7 +51,7 @@ def _limit(limit_nbytes: float) -> str:
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:
-    """Step, peak, proof and words."""
+    """Return step, peak, proof and words."""
     if point.made is None:
         return "none", "", "", _too_small(point)
     plan = point.made.plan
@@ -64,7 +64,7 @@ def _cells(point: Point) -> tuple[str, str, str, str]:
 
 
 def _cell(point: Point) -> str:
-    """The same in one cell of a page."""
+    """Return the same as one cell of Markdown."""
     step, peak, proved, _ = _cells(point)
     if point.made is None:
         return _too_small(point)
@@ -81,7 +81,7 @@ def _by_axis(point: Point) -> tuple[str, ...]:
 
 
 def _recomputed(plan: Plan, graph: Graph) -> tuple[str, ...]:
-    """How many blocks do what in the backward, where some run again."""
+    """Return the number of recomputed blocks by mode, if there are any."""
     modes = Counter(plan.recompute_of.values())
     counts = [f"{modes[mode]} {mode}" for mode in ("full", "selective") if modes[mode]]
     return (f"recompute: {', '.join(counts)} of {len(blocks(graph))} blocks",) if counts else ()

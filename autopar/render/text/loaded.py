@@ -1,4 +1,4 @@
-"""The stages of a workload, each with its load."""
+"""Renders the solution of a pipeline workload: the stages and their loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autopar.render.text.table import row, table
 
 
 def loaded(workload: Workload, found: ThroughputPlan, took_s: float) -> RenderableType:
-    """The load first, then a row per stage."""
+    """Return the load, then a table with one row per stage."""
     made = table(
         "stages", "layers", "devices", "replicas", "in flight", "load",
         right=("devices", "replicas", "in flight", "load"),
@@ -32,7 +32,7 @@ def loaded(workload: Workload, found: ThroughputPlan, took_s: float) -> Renderab
 
 
 def _layers(workload: Workload, stage: LoadedStage) -> str:
-    """The first and the last of them; stages of branches are not in one piece."""
+    """Return the number of layers, and the first and the last; with branches they have gaps."""
     names = [workload.layers[layer].name for layer in stage.layers]
     few = names if len(names) < 3 else [names[0], "...", names[-1]]
     return f"{len(names)}: {', '.join(few)}"

@@ -1,7 +1,7 @@
 """Display names of a plan's tensors and operators, with or without the graph.
 
 A plan names nodes as the emitted code does: ``hidden_states_7``, ``model_layers_0_mlp_up_weight``.
-With the graph they get their module's path; without it, numbered copies of a name are one name.
+With the graph they get their module's path; without it, numbered copies share one name.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Names:
         }
 
     def operator(self, node: str) -> str:
-        """``model.layers.0.mlp/linear``, or the node's own name without its number."""
+        """Return ``model.layers.0.mlp/linear``; without the graph, the node's name without number."""
         return self._graph.node[node].path if self._graph else self._base(node)
 
     def tensor(self, name: str) -> str:
-        """A parameter's own name; else its module and variable, or just the variable."""
+        """Return a parameter's own name; for others module and variable, or one of the two."""
         if name in self._parameters:
             return self._parameters[name]
         module = self._graph.producer[name].origin.module if self._graph else ""
@@ -41,7 +41,7 @@ class Names:
         return f"{module}/{base}"
 
     def differentiable(self, tensor: str, *forms: Sharding) -> bool:
-        """Whether a gradient flows; without the graph, the letter N tells."""
+        """Return whether the tensor has a gradient; without the graph, whether no type is N."""
         if self._graph:
             return self._graph.tensors[tensor].differentiable
         return not any(kind is N for sharding in forms for kind in sharding)
@@ -51,6 +51,6 @@ class Names:
 
 
 def base(name: str, nodes: Container[str]) -> str:
-    """The name of which this is a numbered copy: ``ln_1`` for ``ln_1_4``, but not ``ln``."""
+    """Return the name of which this is a numbered copy: ``ln_1`` for ``ln_1_4``, but not ``ln``."""
     shorter = _SUFFIX.sub("", name)
     return shorter if shorter in nodes or f"{shorter}_" in nodes else name

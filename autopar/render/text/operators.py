@@ -46,7 +46,7 @@ def operators(plan: Plan, graph: Graph | None = None) -> Table:
 
 
 def _note(plan: Plan, graph: Graph | None) -> str | None:
-    """Explain the marks, or how to see them: the graph is needed to match constraints to operators."""
+    """Return the legend of the marks, or how to get them: they require the graph."""
     if pinned_operators(plan, graph):
         return NOTE
     speaks = graph is None and any(c.subject == "tensor" for c in plan.asked.constraints)

@@ -1,4 +1,4 @@
-"""Padding: which sizes are larger in the step than in the model, on which axes, and what that wastes."""
+"""Renders padding: dims that are longer in the step, the axes that split them, and the waste."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autopar.render.text.table import line, table
 
 
 def padding(plan: Plan) -> Table:
-    """One line per padded parameter of a block, and per input."""
+    """Return a table with one line per padded parameter of a block, and per padded input."""
     columns = ("dim", "from", "to", "split on", "wasted")
     made = table("padding", "name", "", *columns, right=("", "from", "to", "wasted"))
     rows = ((each.leaf, _cells(each)) for each in plan.padding)
@@ -32,7 +32,7 @@ def _cells(padding: Padding) -> tuple[str, ...]:
 
 
 def compared(plan: Plan) -> str:
-    """The sets of paddings that were planned, and what each would cost."""
+    """Return the sets of paddings that were tried, and the cost of each."""
     return "; ".join(
         f"{each.what}: {'not possible' if each.objective_s is None else seconds(each.objective_s)}"
         for each in plan.padded

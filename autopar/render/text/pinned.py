@@ -1,4 +1,4 @@
-"""What a person asked of a pipeline: limit, preset, constraints, and what these speak of by stage."""
+"""Renders the user's request for a pipeline: limit, preset, and constraints with their targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autopar.request.constraints import Constraint
 
 
 def asked(plan: PipelinePlan) -> Table:
-    """What all stages obey; a stage's own plan has only the constraints that speak of it."""
+    """Return a table of the request.  A stage's own plan has only the constraints that apply to it."""
     own = plan.stages[0].plan
     facts = {
         "memory limit": limited(plan.memory_limit),
@@ -31,13 +31,13 @@ def asked(plan: PipelinePlan) -> Table:
 
 
 def constraints(plan: PipelinePlan) -> tuple[Constraint, ...]:
-    """Those of any stage, once."""
+    """Return the constraints of all stages, without duplicates."""
     every = (c for each in plan.stages for c in each.plan.asked.constraints)
     return tuple(dict.fromkeys(every))
 
 
 def pinned(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> Iterator[RenderableType]:
-    """What constraints speak of, with its stage: parameters, and with the stages' graphs operators."""
+    """Yield a table of constrained parameters by stage; with the stages' graphs also operators."""
     rows = tuple(_rows(plan, graphs))
     if rows:
         made = table("you asked for", "name", "", "stage", "what", right=("", "stage"))
@@ -50,7 +50,7 @@ def pinned(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> Iterator[Rendera
 
 
 def _rows(plan: PipelinePlan, graphs: Sequence[Graph]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Names with their stage and what was said; a stage that several workers hold once."""
+    """Yield names with stage and constraint; a stage that several workers hold counts once."""
     first = {each.stage: each.plan for each in reversed(plan.stages)}
     for stage, own in sorted(first.items()):
         found = pins(own) | pinned_operators(own, graphs[stage] if graphs else None)

@@ -14,7 +14,7 @@ from autopar.render.text.table import WIDTH, row, table
 from autopar.render.text.timeline import timeline
 
 COLUMNS, FEWEST = 72, 24
-"""Of a drawing: as many as a page has, and as few as say anything."""
+"""Maximum and minimum number of columns of a drawing."""
 MARGIN = "  communication  "
 LEVELS = " ▁▂▃▄▅▆▇█"
 LETTERS = {"forward": "F", "backward": "B", "update": "U"}
@@ -22,7 +22,7 @@ HIDDEN, IDLE = "h", "·"
 
 
 def show_played(played: Played, width: int = WIDTH) -> RenderableType:
-    """Everything, no wider than that where it is possible."""
+    """Return the replayed step, not wider than `width` if possible."""
     columns = min(COLUMNS, max(FEWEST, width - len(MARGIN)))
     return Group(*_head(played), "", *_timeline(played, width, columns), "",
                  *_memory(played, columns), "", _table(played),
@@ -59,7 +59,7 @@ def _timeline(played: Played, width: int, columns: int) -> Iterator[RenderableTy
 
 
 def _is_staged(played: Played) -> bool:
-    """A pipeline's actions are timed whole: what they compute and what they send is not told apart."""
+    """Whether it is a pipeline, whose actions are timed with compute and communication together."""
     return played.simulated is not None
 
 
@@ -74,7 +74,7 @@ def _letter(span: Span) -> str:
 
 
 def _drawn(each: Row, step_s: float, lane: str, columns: int) -> str:
-    """In each column what takes most of its time, or a dot."""
+    """Draw a lane: in each column what takes most of its time, or a dot."""
     spent: list[dict[str, float]] = [{} for _ in range(columns)]
     width = step_s / columns or 1.0
     for span in each.spans:
@@ -111,7 +111,7 @@ def _memory(played: Played, columns: int) -> Iterator[Text]:
 
 
 def _levels(each: Row, step_s: float, top: float, columns: int) -> str:
-    """The most in each column."""
+    """Draw memory over time: the maximum in each column."""
     width = step_s / columns or 1.0
     most = [0.0] * columns
     ends = [second for second, _ in each.memory[1:]] + [step_s]

@@ -1,4 +1,4 @@
-"""What was timed, by operator: how steady the times are, and how far off the roofline would be."""
+"""Renders measured times by operator: their spread, and the errors of the roofline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Model = Callable[[Work], float]
 
 
 def timings(every: Iterable[Timed], model: Model) -> Table:
-    """One line per operator; `model` gives the roofline's seconds."""
+    """Return a table with one line per operator; `model` returns the roofline's seconds."""
     columns = ("calls", "forward", "backward", "spread", "roofline off by", "at worst")
     made = table("measured operators", "operator", *columns, right=columns)
     by_op: defaultdict[str, list[Timed]] = defaultdict(list)
@@ -44,7 +44,7 @@ def _seconds(timed: Timed) -> float:
 
 
 def _errors(timed: Timed, model: Model) -> Iterator[float]:
-    """Of each pass: the roofline's seconds against the measured ones."""
+    """Yield the roofline's relative error for each pass."""
     yield abs(model(timed.call.forward) / timed.forward.seconds - 1)
     if timed.backward is not None and timed.call.backward is not None:
         yield abs(model(timed.call.backward) / timed.backward.seconds - 1)

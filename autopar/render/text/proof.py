@@ -22,7 +22,7 @@ OPTIMAL = 1e-6
 
 
 def proof(cost_s: float, bound_s: float, by: Proof) -> str:
-    """How far from optimal a cost can be at most, and who says so."""
+    """Describe how far a cost can be from the optimum at most, and the method that proves it."""
     if by == "none":
         return "no bound is known"
     if bound_s - cost_s > OPTIMAL * abs(cost_s):
@@ -36,14 +36,14 @@ def proof(cost_s: float, bound_s: float, by: Proof) -> str:
 
 
 def of_table(bound_s: float | None) -> str:
-    """What the planner of stages proved; where a person chose them it has no table, and no bound."""
+    """Return the stage planner's lower bound as text; stages that the user chose have none."""
     if bound_s is None:
         return "no bound is known"
     return f"no plan of the planner's table takes less than {seconds(bound_s)} (relaxation)"
 
 
 def gap(cost_s: float, bound_s: float, by: Proof) -> str:
-    """The same in one word, for tables."""
+    """Return the same in one word, for tables."""
     words = proof(cost_s, bound_s, by).split(" (")[0]
     return {"no bound is known": "unknown"}.get(
         words, words.removeprefix("within ").removesuffix(" of optimal")

@@ -21,7 +21,7 @@ SOURCES = {
 
 
 def rules_table(rows: Iterable[tuple[str, str, str]]) -> Table:
-    """(operator, source, rule) rows."""
+    """Return a table of (operator, source, rule) rows."""
     made = table("rules", "operator", "source", "rule")
     made.columns[0].no_wrap, made.columns[2].no_wrap = True, False
     for cells in rows:
@@ -30,7 +30,7 @@ def rules_table(rows: Iterable[tuple[str, str, str]]) -> Table:
 
 
 def rule_report(report: Report) -> str:
-    """One call: its rule, each factor in words, and the proof."""
+    """Return the text on one call: its rule, each factor in words, and the proof."""
     found = report.instance
     lines = [report.call, f"  {SOURCES[found.source]}"]
     if found.source != "none":
@@ -52,7 +52,7 @@ def rule_report(report: Report) -> str:
 
 
 def factor_words(found: Instance) -> tuple[tuple[str, str], ...]:
-    """For each factor that may be split: which dims it is, and what becomes of the other tensors."""
+    """Return, for each factor that may be split, its dims and the effect on outputs without it."""
     return tuple((factor, _words(found, factor)) for factor in found.shardable)
 
 
@@ -88,13 +88,13 @@ def _names(word: str, terms: tuple[Term, ...]) -> list[str]:
 
 
 def _dim(term: Term, factor: str) -> str:
-    """``dim 1``, or ``a part of dim 1`` where it has other factors."""
+    """Return ``dim 1``, or ``a part of dim 1`` if the dim has other factors."""
     dim = next(i for i, factors in enumerate(term.dims) if factor in factors)
     return f"dim {dim}" if len(term.dims[dim]) == 1 else f"a part of dim {dim}"
 
 
 def coverage_line(found: Coverage, spent: float = 0.0) -> str:
-    """``rules: 40 declared, 3 discovered (mine.swiglu, 0.31 s), 1 none (aten.full)``."""
+    """Return ``rules: 40 declared, 3 discovered (mine.swiglu, 0.31 s), 1 none (aten.full)``."""
     said = []
     order: tuple[Source, ...] = ("declared", "user", "discovered", "none")
     for source in order:

@@ -1,4 +1,4 @@
-"""The schedules that have names, drawn and compared: the generated part of docs/schedules.md.
+"""Draws and compares the named pipeline schedules, for the generated part of docs/schedules.md.
 
 ``python -m autopar.render.text.schedules`` prints it.
 """
@@ -17,14 +17,14 @@ BEGIN, END = "<!-- written by python -m autopar.render.text.schedules -->", "<!-
 
 
 def equal_parts(schedule: Schedule) -> Simulated:
-    """F, I and W of a worker take a second each per microbatch, in however many stages."""
+    """Simulate with F, I and W of one second each per worker and microbatch, over all its stages."""
     part = len(schedule.workers) / schedule.stages
     cost = StageCost(part, part, part, version=1.0)
     return simulate(schedule, Costs((cost,) * schedule.stages))
 
 
 def compared(workers: int = WORKERS, microbatches: int = MICROBATCHES) -> str:
-    """A table in Markdown."""
+    """Return a table of all schedules in Markdown."""
     lines = [
         "| schedule | stages | step | bubble | without barrier | kept until W | until I | versions |",
         "| --- | ---: | ---: | ---: | ---: | --- | --- | --- |",
@@ -50,18 +50,18 @@ def _figures(schedule: Schedule) -> tuple[str, ...]:
 
 
 def _numbers(values: Iterable[float]) -> str:
-    """All workers' figures; one figure where they agree."""
+    """Return the figures of all workers, or one figure if they are equal."""
     texts = [f"{value:.4g}" for value in values]
     return texts[0] if len(set(texts)) == 1 else ", ".join(texts)
 
 
 def drawn(name: str, workers: int = WORKERS, microbatches: int = MICROBATCHES) -> str:
-    """One schedule as text."""
+    """Return a drawing of one schedule."""
     return timeline(equal_parts(build(name, workers, microbatches)))
 
 
 def page() -> str:
-    """The table and all drawings."""
+    """Return the generated part of the page: the table and all drawings."""
     parts = [BEGIN + "\n", compared()]
     for name in SCHEDULES:
         text = drawn(name, microbatches=2 if name == "naive" else MICROBATCHES)

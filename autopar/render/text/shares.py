@@ -1,4 +1,4 @@
-"""Renders what each mesh axis splits, as shares of operations and parameter bytes."""
+"""Renders how much of the model each mesh axis splits: shares of FLOPs and of parameter bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autopar.render.text.table import row, table
 
 
 def shares(plan: Plan) -> Table:
-    """One line per axis: shares of the forward's operations and of parameter bytes."""
+    """Return a table with one line per axis: shares of the forward's FLOPs and of parameter bytes."""
     columns = ("devices", "operations", "parameters at rest", "where used")
     made = table("split by each axis", "axis", *columns, right=columns)
     for share, axis in zip(plan.shares, plan.mesh, strict=False):

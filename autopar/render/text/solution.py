@@ -1,4 +1,4 @@
-"""The answer to a problem: its cost, its proof, and the state of every variable."""
+"""Renders the solution of a problem: its cost, its proof, and the state of every variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autopar.solver.problem import Assignment, Problem
 
 
 def solution(problem: Problem, found: Assignment, took_s: float) -> RenderableType:
-    """Costs first, then a row per variable that has a choice."""
+    """Return the costs, then a table of the variables with more than one state."""
     made = table(
         "", "variable", "state", "of", "cost", "bytes", right=("state", "of", "cost", "bytes")
     )
@@ -32,7 +32,7 @@ def solution(problem: Problem, found: Assignment, took_s: float) -> RenderableTy
 
 
 def curve(plans: Sequence[Plan]) -> Table:
-    """The time-memory curve: a row per plan, from the fastest to the smallest."""
+    """Return the time-memory curve as a table of plans, from the fastest to the smallest."""
     made = table(
         "time against memory", "plan", "step", "memory", "weights", "gradients", "optimizer",
         "activations", right=("step", "memory", "weights", "gradients", "optimizer", "activations"),

@@ -1,4 +1,4 @@
-"""One tensor of a plan, line by line."""
+"""Renders a plan's decisions on one tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autopar.render.text.table import row
 
 
 def show_tensor(found: TensorFacts) -> Table:
-    """What is decided of it."""
+    """Return a table with one line per decision."""
     made = Table.grid(padding=(0, 2))
     facts = {
         found.kind: found.name,

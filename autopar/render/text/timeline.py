@@ -1,10 +1,10 @@
-"""A simulated schedule as text: a row per worker, time to the right.
+"""Draws a simulated schedule as text: one row per worker, time to the right.
 
     worker 0  F0 F1 F2 F3 ·········B0--- F4 B1--- ... U--
 
-``F3`` begins where it starts and is drawn out with ``-`` to where it ends; ``U`` is the update after the
-list, ``·`` a wait.  On workers
-with several stages a letter says which: a for the first.  Weights of an older version are not shown.
+``F3`` is the forward of microbatch 3, extended with ``-`` to its end.  ``U`` is the update after the
+last action, ``·`` is idle time.  On workers with several stages a letter denotes the stage: a for the
+first.  Older versions of weights are not shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ WIDEST = 400
 
 
 def timeline(simulated: Simulated, per_second: float | None = None) -> str:
-    """`per_second`: columns; chosen so that every label has room, unless that takes too many."""
+    """Return the drawing, with `per_second` columns per second.
+
+    By default every label has room, unless that takes more than `WIDEST` columns.
+    """
     schedule = simulated.schedule
     several = any(len(held) > 1 for held in schedule.held)
     labels = [
@@ -39,13 +42,13 @@ def timeline(simulated: Simulated, per_second: float | None = None) -> str:
 
 
 def _label(run: Ran, held: tuple[int, ...], several: bool) -> str:
-    """``F3``, or ``F3b`` on the worker's second stage."""
+    """Return ``F3``, or ``F3b`` on the worker's second stage."""
     stage = chr(ord("a") + held.index(run.action.stage) % 26) if several else ""
     return f"{run.action.kind}{run.action.microbatch}{stage}"
 
 
 def _scale(simulated: Simulated, labels: list[list[str]]) -> float:
-    """Columns per second: a label and a space fit into every action that takes time."""
+    """Return columns per second, so that a label and a space fit into every action that takes time."""
     runs = [run for row in simulated.ran for run in row]
     texts = [text for row in labels for text in row]
     needed = max(
@@ -60,7 +63,7 @@ def _scale(simulated: Simulated, labels: list[list[str]]) -> float:
 
 
 def _drawn(text: str, width: int) -> str:
-    """The label drawn out with dashes, and a space to end with if there is room for one."""
+    """Return the label extended with dashes, and a space at the end if there is room for one."""
     if width <= len(text):
         return text[:width]
     return text.ljust(width - 1, "-") + " "

@@ -1,4 +1,4 @@
-"""Candidates of an explanation that were not solved for, and how much longer a step takes at least."""
+"""Renders the candidates of an explanation that were not solved for, with their lower bounds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from autopar.ir.units import seconds
 from autopar.render.text.table import row, table
 
 LISTED = 4
-"""Of which a terminal is told the bounds."""
+"""Maximum number of candidates listed on a terminal."""
 HEADS = ("not solved for", "a step, at least")
 
 
 def unsolved(found: Explanation) -> tuple[tuple[str, str], ...]:
-    """The types of each and its bound as the solver counts, the cheapest first."""
+    """Return (types, lower bound on the solver's objective), by ascending bound."""
     left = [each for each in found.alternatives if each.plan is None and not each.why]
     return tuple((each.types, _least(found, each)) for each in sorted(left, key=_bound))
 
 
 def listed(found: Explanation) -> Iterator[RenderableType]:
-    """The cheapest of those that are possible; how many others there are is said elsewhere."""
+    """Yield a table of the possible ones with the least bounds, and the number of the others."""
     possible = [pair for pair in unsolved(found) if pair[1].startswith("+")]
     if not possible:
         return

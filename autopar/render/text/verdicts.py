@@ -1,4 +1,4 @@
-"""What the second witness said of a plan's statements."""
+"""Renders the verdicts of `spmd_types` on a plan's statements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autopar.verify.witness import Verdict
 
 
 def verdicts(found: Sequence[Verdict]) -> Table:
-    """Statements by verdict, the silent ones by reason."""
+    """Return a table of the number of statements by verdict; silent ones are listed by reason."""
     made = table(
         "types, as spmd_types derives them", "verdict", "statements", right=("statements",)
     )

@@ -1,4 +1,4 @@
-"""One operator call on small tensors: whole runs to compare with, or the reason why there are none."""
+"""Prepares experiments: runs one operator call on small whole tensors, as a reference for shards."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from autopar.rules.prove import Reference, reference, wide
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DOMAINS = ("any", "positive", "between zero and one")
-"""Floats that an operator may want; the first for which all that it makes is finite."""
+"""Ranges of float operands, tried in this order until all results are finite."""
 DRAWS = (0, 1)
-"""Seeds of the first small shapes; of others the last one alone."""
+"""Seeds for the first set of small shapes; other sets use only the last one."""
 LABELS = ((-1, 1), (0, 1))
-"""Values of operands without gradient, tried besides: an operator may look for just these (y == 1)."""
+"""Values of operands without gradient, tried in addition: an operator may test for them (y == 1)."""
 LEAST_INDEX = 2
-"""Indices of the first draw are below this: inside any dim, split or not."""
+"""Indices of the first draw are below this number, which is within any dim, split or not."""
 
 
 class Declined(Exception):
-    """No experiment is possible, and why."""
+    """No experiment is possible; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The call on one set of small shapes, with references on several draws."""
+    """The call on one set of small shapes, with references for several draws."""
 
     graph: Graph
     node: Node
@@ -42,12 +42,12 @@ class Bench:
 
     @property
     def shapes(self) -> Shapes:
-        """Of the operands."""
+        """Shapes of the operands."""
         return tuple(tensor.shape for tensor in self.operands)
 
 
 def refuse(node: Node, operands: tuple[Tensor, ...]) -> None:
-    """Raise `Declined` for what no experiment can speak of."""
+    """Raise `Declined` for a call on which experiments prove nothing."""
     function = callable_of(node.op)
     if not operands:
         raise Declined("it reads no tensor")
@@ -65,7 +65,7 @@ def refuse(node: Node, operands: tuple[Tensor, ...]) -> None:
 def bench(
     node: Node, operands: tuple[Tensor, ...], shapes: Shapes, draws: tuple[int, ...] = DRAWS
 ) -> Bench:
-    """The call on these shapes; raise `Declined` where it does not run, or not twice the same."""
+    """Return the call on these shapes; raise `Declined` if it does not run, or is not deterministic."""
     small = {
         t.name: replace(t, shape=s, dtype=_wide(t)) for t, s in zip(operands, shapes, strict=True)
     }
@@ -90,7 +90,7 @@ def bench(
 
 @contextlib.contextmanager
 def sheltered() -> Iterator[None]:
-    """On the CPU, with gradients, and without a trace in the user's random numbers."""
+    """Run the body on the CPU with gradients enabled, and restore the user's random state."""
     default = torch.get_default_device()
     elsewhere = torch.device("cpu") if default.type != "cpu" else contextlib.nullcontext()
     with torch.random.fork_rng(devices=[]), elsewhere, torch.enable_grad():
@@ -98,9 +98,10 @@ def sheltered() -> Iterator[None]:
 
 
 def accepts(node: Node, arguments: Local, operands: tuple[Tensor, ...], shapes: Shapes) -> bool:
-    """Whether an operator may be run on such shapes: some kernels crash where they do not fit.
+    """Return whether an operator may be run on such shapes, since some kernels crash on wrong ones.
 
-    Shapes alone are tried, where the operator can compute them; Python needs no such care.
+    The check uses meta tensors.  Operators without a meta implementation and operators in Python are
+    accepted unchecked.
     """
     if _torch.is_python(node.op):
         return True
@@ -126,7 +127,10 @@ def _wide(tensor: Tensor) -> str:
 
 
 def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
-    """The node with the shapes that it makes here; its operands stay as they are."""
+    """Return the node with its output shapes on these operands, from a first run.
+
+    Raises `Declined` if the run fails, draws random numbers, changes an operand, or has other outputs.
+    """
     generator = torch.Generator().manual_seed(0)
     values = draw(operands, domain, LEAST_INDEX, generator)
     given = {t.name: v.clone() for t, v in zip(operands, values, strict=True)}
@@ -161,7 +165,7 @@ def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
 def _labelled(
     graph: Graph, node: Node, operands: tuple[Tensor, ...], domain: str
 ) -> list[Reference]:
-    """Draws in which what has no gradient has values of `LABELS`, where the operator takes them."""
+    """Return draws with operands without gradient from `LABELS`, as far as the operator accepts them."""
     flowing = [tensor for tensor in operands if tensor.differentiable]
     if not flowing or len(flowing) == len(operands):
         return []
@@ -180,7 +184,7 @@ def _whole(
     number: int,
     labels: tuple[int, ...] = (),
 ) -> Reference:
-    """One draw, run twice."""
+    """Return the reference for one draw; raise `Declined` unless two runs are equal and finite."""
     highest = (
         LEAST_INDEX
         if not number
@@ -216,7 +220,10 @@ def draw(
     generator: torch.Generator,
     labels: tuple[int, ...] = (),
 ) -> list[torch.Tensor]:
-    """Random values; a tensor that is read twice has one.  `labels`: those of what has no gradient."""
+    """Return random operands; a tensor that is read twice has one value.
+
+    `labels`: the values of operands without gradient.
+    """
     drawn: dict[str, torch.Tensor] = {}
     for tensor in operands:
         value = _one(tensor, domain, highest, generator)
@@ -232,7 +239,7 @@ def _one(tensor: Tensor, domain: str, highest: int, generator: torch.Generator) 
         return torch.rand(tensor.shape, generator=generator) < 0.6
     if tensor.dtype not in FLOATS:
         dtype = getattr(torch, tensor.dtype)
-        # Where nothing finite comes of zeros, integers begin at one.
+        # Domains other than "any" are for operators whose results at zero are not finite.
         low = 0 if domain == "any" else 1
         return torch.randint(low, low + highest, tensor.shape, generator=generator, dtype=dtype)
     if domain == "any":

@@ -44,7 +44,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Composed:
-    """A rule, the sizes of its whole factors, and the letter of each factor it was made of."""
+    """A rule, the sizes of its factors that stay whole, and the letters of the given factors."""
 
     rule: Rule
     sizes: dict[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def compose(
 def _dim(
     here: list[tuple[int, int, str]], size: int, fresh: object, sizes: dict[str, int]
 ) -> Dim | None:
-    """The factors of one dim, outermost first; what lies between them is whole."""
+    """Return the factors of one dim, outermost first, with whole ones in gaps; None if they overlap."""
     if size == 1:
         return ()
     names: list[str] = []
@@ -106,7 +106,7 @@ def _dim(
 
 
 def in_order(rule: Rule) -> Rule:
-    """The rule with its letters in the order of their first occurrence."""
+    """Return the rule with its letters in the order of their first occurrence."""
     split = (f for term in (*rule.inputs, *rule.outputs) for dim in term.dims for f in dim)
     found = [f for f in dict.fromkeys(split) if f not in rule.whole]
     names = dict(zip(found, LETTERS, strict=False))

@@ -1,7 +1,7 @@
-"""Which dims might split together: proposals, cheapest first, each with what two ranks made of it.
+"""Proposes dims that may be split together: large sizes first, and guesses that split most operands.
 
-Only the operands are guessed.  Where the factor lies in the outputs is read off a run on two shards:
-a dim that became half as long has it, and an output of the same shape is a partial sum.
+Only the places in operands are guessed.  Those in outputs follow from a run on two (or three) shards: a
+dim that became half (a third) as long has the factor, and an output of the same shape is a partial sum.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from autopar.rules.discover.sizes import numbers
 from autopar.rules.prove import TOLERANCE, Reference, WrongError, error, gather, run, scatter
 
 MOST, ALTOGETHER = 400, 1200
-"""Guesses per size of a factor, and of all sizes."""
+"""Maximum number of guesses per size of a factor, and for all sizes."""
 MANY, OF_MANY = 5, 64
-"""With more operands than this there are too many ways to try them all: those that split most."""
+"""With more than `MANY` operands there are too many guesses, and only `OF_MANY` are tried."""
 ADDED = 4
-"""Operands outside a product that are tried in all combinations."""
+"""Maximum number of operands that are added outside a product; all sets of up to so many are tried."""
 PAIR, THREE = Mesh.of(2), Mesh.of(3)
 
 
 def proposals(
     bench: Bench, merged: bool, known: Callable[[], tuple[Factor, ...]]
 ) -> Iterator[Factor]:
-    """Factors that a forward run on two ranks does not refute; whole dims, or parts of `merged` ones.
+    """Yield factors that a forward run on shards does not refute: whole dims, or parts if `merged`.
 
-    Nothing is proposed where one of the `known` factors lies.
+    No proposal overlaps one of the `known` factors.
     """
     sizes = _parts(bench) if merged else {n for shape in bench.shapes for n in shape if n > 1}
     left = ALTOGETHER if len(bench.operands) <= MANY else OF_MANY
@@ -54,7 +54,7 @@ def proposals(
 
 
 def _free(operand: int, place: Place, size: int, known: tuple[Factor, ...]) -> bool:
-    """Whether no factor lies there already, even in part."""
+    """Return whether the place in an operand overlaps none of the known factors."""
     for factor in known:
         other = factor.inputs[operand]
         if other is not None and other.dim == place.dim:
@@ -67,7 +67,7 @@ def _free(operand: int, place: Place, size: int, known: tuple[Factor, ...]) -> b
 
 
 def _parts(bench: Bench) -> set[int]:
-    """Sizes of factors that may be a part of a dim: what is left of it after a number or another dim."""
+    """Return possible sizes of parts of dims: other dims, integer arguments, and the quotients."""
     dims = {n for shape in bench.shapes for n in shape if n > 1}
     made = {n for tensor in bench.node.outputs for n in tensor.shape if n > 1}
     found = {n for size in dims for n in dims | made if size % n == 0 and n < size}
@@ -86,7 +86,7 @@ def _places(shape: tuple[int, ...], size: int, merged: bool) -> tuple[Place, ...
 
 
 def _consistent(bench: Bench, factor: Factor) -> Iterator[Factor]:
-    """The factor with its outputs, and with the operands that must be added once."""
+    """Yield the factor with its places in the outputs, for each possible set of added operands."""
     whole = bench.wholes[0]
     absent = [
         i
@@ -112,7 +112,10 @@ class _Unfit(Exception):
 def _outputs(
     whole: Reference, factor: Factor, added: frozenset[int]
 ) -> tuple[Place | None, ...] | None:
-    """Where the factor lies in each output, as two ranks show it; None where they show nothing."""
+    """Return the factor's place in each output, from a run on shards; None if the results do not fit.
+
+    Raises `_Unfit` if the operator does not run on the shards.
+    """
     generator, mesh = torch.Generator().manual_seed(7), THREE if factor.size % 2 else PAIR
     names, tensors = whole.node.operands, whole.graph.tensors
     forms = [
@@ -164,7 +167,7 @@ def _form(place: Place | None, added: bool, differentiable: bool) -> Sharding:
 def _place(
     want: torch.Tensor, parts: list[torch.Tensor], size: int, mesh: Mesh
 ) -> Place | bool | None:
-    """Where a factor lies in an output; None for nowhere, False where parts do not fit."""
+    """Return a factor's place in an output; None if it is a partial sum, False if parts do not fit."""
     shape = tuple(want.shape)
     changed = [d for d, (a, b) in enumerate(zip(parts[0].shape, shape, strict=False)) if a != b]
     if parts[0].dim() != want.dim() or len(changed) > 1:

@@ -1,4 +1,4 @@
-"""Turns proposals into a rule: keeps what no small shape, random draw or number of ranks refutes."""
+"""Turns proposals into a rule of the factors that no small shape, draw or number of ranks refutes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from autopar.rules.discover.trial import (
 from autopar.rules.instance import Instance
 
 MOST_PARTIAL = 4
-"""Differentiable operands of which all sets are tried to be partial; of more, one and all."""
+"""Up to so many differentiable operands all sets are tried as partial sums; of more, one and all."""
 MOST_RANKS = 12
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What experiments say of a call: a rule, or the reason why there is none.
+    """The result of experiments on a call: a rule, or the reason why there is none.
 
-    `ran`: whether the operator ran at all; if not, other shapes may do.
+    `ran`: whether the operator ran at all; if not, it may run on other shapes.
     """
 
     text: str = ""
@@ -42,9 +42,9 @@ class Finding:
     ran: bool = True
 
     def on(self, node: Node, operands: tuple[Tensor, ...]) -> Declared | None:
-        """As a declaration for these shapes; None where there is no rule or it does not fit them.
+        """Return a declaration for these shapes; None if there is no rule or it does not fit them.
 
-        What is whole in a merged dim has its size from the other dims where they tell it.
+        Whole factors in merged dims get their sizes from the shapes, or else from the experiment.
         """
         for sizes in ({}, dict(self.sizes)):
             declared = Declared(
@@ -66,7 +66,7 @@ class _Search:
         self.trials = 0
 
     def finding(self) -> Finding:
-        """Whole dims before parts of dims; then what may be partial; then all of it together."""
+        """Try whole dims, then parts of dims, then partial operands, then all claims in pairs."""
         for merged in (False, True):
             for factor in proposals(self._first, merged, lambda: self._factors):
                 self._consider(factor)
@@ -98,7 +98,7 @@ class _Search:
             return
         finding = Finding(str(composed.rule), sizes=tuple(sorted(composed.sizes.items())))
         before = frozenset().union(*(f.added for f in self._factors))
-        # A new operand to be added once is so for all summed factors.
+        # An operand that is newly added is so for all summed factors, so these are tried again.
         again = [i for i, f in enumerate(factors) if f.is_summed] if factor.added - before else []
         try:
             for index in {*again, len(factors) - 1}:
@@ -117,7 +117,7 @@ class _Search:
             raise Refuted("no trial was possible")
 
     def _linear(self, finding: Finding) -> tuple[tuple[int, ...], ...]:
-        """The smallest sets of operands whose partial values pass through."""
+        """Return the smallest sets of operands whose partial sums give partial sums of the outputs."""
         if not any(t.differentiable for t in self._first.node.outputs):
             return ()
         flows = [i for i, tensor in enumerate(self._first.operands) if tensor.differentiable]
@@ -140,7 +140,7 @@ class _Search:
         return tuple(found)
 
     def _least(self, finding: Finding) -> int:
-        """One, if nothing changes where a rank has a single entry."""
+        """Return the minimum local size of a split dim: 1 if single entries per rank pass, else 2."""
         try:
             for bench in self._benches[:1]:
                 found = self._instance(finding, bench, least=1)
@@ -160,5 +160,5 @@ class _Search:
 
 
 def settle(benches: tuple[Bench, ...]) -> Finding:
-    """The rule that holds on all benches, which are one call on several small shapes."""
+    """Return the rule that holds on all benches, which are one call on several small shapes."""
     return _Search(benches).finding()

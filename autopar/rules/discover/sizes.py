@@ -1,8 +1,8 @@
-"""Small shapes for a call: equal sizes stay equal, divisors stay divisors, numbers keep their rank.
+"""Chooses small shapes for a call: equal sizes stay equal, and divisors stay divisors.
 
-A number among the arguments may be a size, a count of heads or a window.  A size that equals one
-stays as it is, and a size above or divisible by one stays so, since the operator may treat a dim that
-is as long as its window unlike any longer one.
+An integer argument may be a size, a number of heads or a window.  A size that equals it is kept.  A size
+that is larger than it, or divisible by it, stays so, since the operator may treat a dim that is as long
+as its window differently from longer ones.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from autopar.ir.graph import Arg, Node
 
 Shapes = tuple[tuple[int, ...], ...]
 UNIT = 6
-"""Splits into two and into three, as one block and as several."""
+"""Factor of the small sizes: it can be split over two and over three ranks, in one block or several."""
 NEAR = 4
-"""Sizes whose quotient is no larger keep it."""
+"""Quotients of two sizes up to this one are kept."""
 A_DIM = 4
-"""A number up to this one is a dim rather than a size, if the operator runs that way."""
+"""An integer up to this one is taken as a dim rather than a size, if the operator runs that way."""
 MOST = 1 << 17
-"""Elements of all operands together."""
+"""Maximum number of elements of all operands together."""
 
 
 def families(shapes: Shapes, node: Node) -> Iterator[tuple[Shapes, ...]]:
-    """Sets of small shapes, to be tried in turn until the operator accepts one."""
+    """Yield sets of small shapes, to be tried in turn until the operator accepts one."""
     every = numbers(node)
     small = {size for shape in shapes for size in shape if size <= A_DIM}
     seen: set[tuple[Shapes, ...]] = set()
@@ -36,7 +36,7 @@ def families(shapes: Shapes, node: Node) -> Iterator[tuple[Shapes, ...]]:
 
 
 def _two(shapes: Shapes, every: frozenset[int], pinned: set[int]) -> tuple[Shapes, ...]:
-    """Two sets of shapes; dims that may be made of two or three parts are so here, if that is cheap."""
+    """Return two sets of shapes; dims divisible by two or three get more such factors if affordable."""
     sizes = {size for shape in shapes for size in shape}
     last = {shape[-1] for shape in shapes if len(shape) > 1} | {max(sizes, default=1)}
     for roomy, most in ((sizes, MOST >> 3), (last, MOST >> 1), (set[int](), MOST)):
@@ -48,12 +48,12 @@ def _two(shapes: Shapes, every: frozenset[int], pinned: set[int]) -> tuple[Shape
 
 
 def affordable(shapes: Shapes, most: int = MOST) -> bool:
-    """Whether an experiment on them is short."""
+    """Return whether the operands have few enough elements for a short experiment."""
     return sum(map(math.prod, shapes)) <= most
 
 
 def numbers(node: Node) -> frozenset[int]:
-    """Integers above one among the arguments."""
+    """Return the absolute values above one of the integer arguments."""
     return frozenset(_integers((node.args, tuple(value for _, value in node.kwargs))))
 
 
@@ -72,7 +72,11 @@ def small_shapes(
     turn: bool = False,
     roomy: Iterable[int] = (),
 ) -> Shapes:
-    """The shapes with each distinct size replaced; `turn` puts them in another order."""
+    """Return the shapes with each distinct size replaced, unless it is in `pinned`.
+
+    `every` are the integer arguments.  `turn` gives the sizes another order; sizes in `roomy` keep their
+    factors two and three.
+    """
     table = {0: 0, 1: 1}
     sizes = sorted({size for shape in shapes for size in shape} - {0, 1})
     for place, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""One claim at a time: a factor split over a few ranks, or a partial operand, against the whole."""
+"""Tests one claim at a time, a split factor or partial operands, against the whole operator."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from autopar.rules.prove import WrongError, check
 
 RANKS = (2, 3)
 POSITIONS = (1, 2, 3)
-"""Every factor is split as one, two and three blocks: what reaches over a border shows."""
+"""Every factor is split as one, two and three blocks, which shows dependences across borders."""
 
 
 class Refuted(Exception):
-    """A claim that a trial has shown to be wrong."""
+    """A trial has shown that a claim is wrong."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A way to shard the call on some ranks."""
+    """One sharding of the call on some ranks, with a description of the claim that it tests."""
 
     what: str
     sharding: OpSharding
@@ -32,7 +32,7 @@ class Trial:
 
 
 def splits(factor: str, instance: Instance, bench: Bench) -> Iterator[Trial]:
-    """Every split of a factor that its size allows."""
+    """Yield a trial for every split of a factor that its size allows."""
     for ranks in RANKS:
         for position in POSITIONS:
             option = Option(factor=factor, position=position)
@@ -42,7 +42,7 @@ def splits(factor: str, instance: Instance, bench: Bench) -> Iterator[Trial]:
 
 
 def partials(operands: frozenset[int], instance: Instance, bench: Bench) -> Iterator[Trial]:
-    """Operands that are sums over ranks, all of them together."""
+    """Yield trials in which all of these operands are partial sums."""
     named = ", ".join(map(str, sorted(operands)))
     for ranks in RANKS:
         what = f"operand {named} partial on {ranks} ranks"
@@ -50,7 +50,7 @@ def partials(operands: frozenset[int], instance: Instance, bench: Bench) -> Iter
 
 
 def pairs(instance: Instance, bench: Bench) -> Iterator[Trial]:
-    """Two claims at once, each on an axis of its own, nested splits of one factor among them."""
+    """Yield trials of two claims at once, one per mesh axis, including nested splits of one factor."""
     options = (
         *(Option(factor=factor) for factor in instance.shardable),
         *(Option(partial=operands) for operands in instance.linear),
@@ -59,7 +59,7 @@ def pairs(instance: Instance, bench: Bench) -> Iterator[Trial]:
 
 
 def single_entries(factor: str, instance: Instance, bench: Bench) -> Iterator[Trial]:
-    """As many ranks as the factor is long."""
+    """Yield trials with as many ranks as the factor has entries."""
     mesh = Mesh.of(instance.sizes[factor])
     what = f"splitting {factor} into single entries"
     yield from _trial(what, instance, bench, (Option(factor=factor),), mesh)
@@ -73,7 +73,7 @@ def _trial(
 
 
 def conduct(trials: Iterator[Trial], bench: Bench) -> int:
-    """Run trials on every draw; how many there were.  Raise `Refuted` at the first that fails."""
+    """Run trials on every draw and return their number; raise `Refuted` at the first failure."""
     done = 0
     for trial in trials:
         _accepted(trial, bench)

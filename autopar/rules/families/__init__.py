@@ -1,4 +1,4 @@
-"""The declarations, by family.  Importing this package fills the register."""
+"""Declared sharding rules, by family of operators.  Importing this package registers them."""
 
 from autopar.rules.families import (
     attention,

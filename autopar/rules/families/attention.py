@@ -1,4 +1,4 @@
-"""Scaled dot-product attention."""
+"""Rule of scaled dot-product attention."""
 
 from __future__ import annotations
 

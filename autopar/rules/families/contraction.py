@@ -1,4 +1,4 @@
-"""Products that sum over a factor."""
+"""Rules of products that sum over a factor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions: samples, channels and groups of channels split, positions stay whole."""
+"""Rules of convolutions: samples, channels and groups may be split, positions may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors made of one number: every rank makes its own part."""
+"""Rules of tensors created from one number: every rank creates its own part."""
 
 from __future__ import annotations
 

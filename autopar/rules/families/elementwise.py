@@ -1,4 +1,4 @@
-"""One result per element; operands are stretched to the output's shape."""
+"""Rules of elementwise operators; operands are broadcast to the output's shape."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ fixed(
 )  # fmt: skip
 fixed("b* -> b*", "neg", "clone", "alias", "contiguous", "mul.Scalar", "div.Scalar", "positive",
       "deg2rad", "rad2deg", linear=((0,),))  # fmt: skip
-# Every shard draws a mask of its own; copies draw the same, so a partial value keeps its meaning.
+# Shards draw different masks and replicas equal ones, so a partial sum stays a partial sum.
 fixed("b* -> b*", "dropout", linear=((0,),))
-# The gradient is cut: what comes out has none, so there is nothing partial to pass on.
+# The result has no gradient, so no partial sum passes through.
 fixed("b* -> b*", "detach")
 
 
@@ -64,7 +64,7 @@ def elementwise(call: Call) -> Declared:
 
 
 def _linear(kind: str, count: int) -> tuple[tuple[int, ...], ...]:
-    """With a number for the other operand, a sum or difference is affine, a product linear."""
+    """Return the linear sets; with one tensor and a number, a sum is affine and a product linear."""
     if count == 1:
         return ((0,),) if kind in ("mul", "div", "true_divide") else ()
     return _LINEAR.get(kind, ())

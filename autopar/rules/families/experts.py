@@ -1,4 +1,4 @@
-"""The experts of a mixture, as one operator."""
+"""Rule of a mixture of experts, which is one operator."""
 
 from __future__ import annotations
 

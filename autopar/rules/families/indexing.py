@@ -1,4 +1,4 @@
-"""Look-ups: rows and entries by number.  What is indexed stays whole, the numbers are free."""
+"""Rules of look-ups by index: the indexed dims stay whole, the indices may be split."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def embedding(call: Call) -> Declared:
     """Rows of a table; the vocabulary through vocab_parallel_embedding, which leaves zeros to add."""
     scaled = call.arg(3, "scale_grad_by_freq", False) or call.arg(4, "sparse", False)
     if scaled:
-        # How often an index occurs is counted over all of them.
+        # The number of occurrences of an index is counted over all indices.
         return Declared("v! h, b*! -> b*! h", FIRST)
     if call.operands[0].dtype == "bool":
-        # Ranks' parts of booleans cannot be added.
+        # Booleans cannot be summed over ranks.
         return Declared("v! h, b* -> b* h")
     return Declared("v h, b* -> b* h", FIRST, variants={"v": "vocab_parallel_embedding"})
 
 
 def indexed(call: Call) -> tuple[list[str], list[str], list[str]] | None:
-    """Terms of ``x[i, :, j]``: of x, of each index, and of the result; None for booleans.
+    """Return the terms of ``x[i, :, j]``: of x, of each index, and of the result; None for booleans.
 
-    Indices are stretched to each other.  Where they stand side by side the result has their dims
-    there, else in front.
+    Indices are broadcast together.  If they are adjacent, the result has their dims in the same place,
+    else in front.
     """
     given = call.arg(1, "indices")
     assert isinstance(given, tuple)

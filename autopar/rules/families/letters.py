@@ -1,4 +1,4 @@
-"""Factor names for dims, and the terms that most declarations are made of."""
+"""Factor names for dims, and terms that most declarations use."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 
 def names(count: int) -> list[str]:
-    """d0, d1, ... one factor per dim."""
+    """Return one factor per dim: d0, d1, ..."""
     return [f"d{i}" for i in range(count)]
 
 
 def term(dims: Sequence[str]) -> str:
-    """Dims as text; a scalar is ``()``."""
+    """Return the dims as text; a scalar is ``()``."""
     return " ".join(dims) or "()"
 
 
 def broadcast(
     shape: tuple[int, ...], out: tuple[int, ...], letters: Sequence[str] | None = None
 ) -> str:
-    """A term of `shape` aligned to the right of `out`; dims of size one that are stretched are 1."""
+    """Return the term of `shape`, aligned to the right of `out`; broadcast dims of size one are 1."""
     letters = letters or names(len(out))
     offset = len(out) - len(shape)
     return term(
@@ -30,6 +30,6 @@ def broadcast(
 
 
 def keep_whole(letters: Sequence[str], dims: Sequence[int]) -> list[str]:
-    """The letters with `!` behind those of these dims."""
+    """Return the letters, with `!` appended to those of these dims, which must stay whole."""
     kept = {dim % len(letters) for dim in dims} if letters else set()
     return [f"{name}!" if i in kept else name for i, name in enumerate(letters)]

@@ -1,4 +1,4 @@
-"""Losses as pure sums (capture has taken the means apart)."""
+"""Rules of losses that are sums; capture turns means into a sum and a division."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def count_valid(call: Call) -> Declared:
 
 
 SUM, NONE = 2, 0
-"""torch's codes for `reduction`; means were taken apart at capture, what is left of them stays whole."""
+"""Codes of `reduction` in torch.  Capture decomposes means; those that are left stay whole."""
 
 
 @rule("nll_loss_nd", "nll_loss", "cross_entropy_loss")

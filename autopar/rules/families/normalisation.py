@@ -1,4 +1,4 @@
-"""Norms and softmax: the normalised dims stay whole, or need a local implementation."""
+"""Rules of norms and softmax: the normalised dims stay whole, or need a local implementation."""
 
 from __future__ import annotations
 

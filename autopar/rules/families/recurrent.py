@@ -1,4 +1,4 @@
-"""Recurrent layers: sequences are independent, everything inside one stays whole."""
+"""Rules of recurrent layers: sequences are independent, and all dims within one stay whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autopar.rules.declare import Call, Declared, rule
 
 
 def _whole(call: Call, first: int) -> Iterator[str]:
-    """Terms of weights and biases."""
+    """Yield the terms of weights and biases, from operand `first` on."""
     for place in range(first, len(call.operands)):
         yield " ".join(f"w{place}_{dim}!" for dim in range(len(call.shapes[place])))
 

@@ -1,4 +1,4 @@
-"""Sums, means, extrema."""
+"""Rules of reductions such as sums, means and extrema, and of operators along dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves windows over the last dims: pooling, resizing, patches, channels into positions."""
+"""Rules of operators on the last dims: pooling, resizing, patches, pixel and channel shuffles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST = (frozenset({0}),)
 
 
 def _space(call: Call) -> int:
-    """How many last dims are positions."""
+    """Return the number of last dims that are positions."""
     return next(n for n in (3, 2, 1) if f"{n}d" in call.node.op)
 
 

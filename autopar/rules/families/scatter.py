@@ -1,6 +1,6 @@
-"""Writes at places given by number: what is written into stays whole along those dims.
+"""Rules of writes at indices: the tensor that is written to stays whole along the indexed dims.
 
-Where entries *add up*, they may be split: each rank adds its own, and the result is partial.
+Entries that are *added* may be split: each rank adds its own, and the result is a partial sum.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def index_put(call: Call) -> Declared | None:
 
 
 def _marked(text: str, adds: bool) -> str:
-    """Numbers of rows that are written over stay whole."""
+    """Return the term of an index, all of it whole if entries are overwritten rather than added."""
     return text if adds else term([w if w in ("1", "()") else f"{w}!" for w in text.split()])
 
 
 def _shape_of(call: Call, letters: list[str], read: list[str]) -> tuple[int, ...]:
-    """The shape that ``x[i, :, j]`` has."""
+    """Return the shape of ``x[i, :, j]``."""
     sizes = dict(zip(read, call.shapes[0], strict=True))
     indices = call.shapes[1:-1]
     rank = max(map(len, indices))

@@ -1,4 +1,4 @@
-"""Operators that move whole dims about: permutations, splits, slices, joins, padding."""
+"""Rules of operators that rearrange dims: permutations, splits, slices, joins, padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIRST = (frozenset({0}),)
 
 
 def number(arg: Arg, default: int = 0) -> int:
-    """A dim or index argument."""
+    """Return an integer argument, such as a dim or index, or the default."""
     return arg if isinstance(arg, int) else default
 
 
@@ -37,7 +37,7 @@ def permutation(call: Call) -> Declared:
 
 
 def _moved(letters: list[str], source: Arg, destination: Arg) -> list[str]:
-    """The dims `source` at the places `destination`, the others in order around them."""
+    """Return the letters with the dims `source` at positions `destination`, and the others in order."""
     froms = source if isinstance(source, tuple) else (source,)
     tos = destination if isinstance(destination, tuple) else (destination,)
     rank = len(letters)
@@ -95,7 +95,7 @@ def resized(call: Call) -> Declared | None:
 
 
 def _padded(pad: Arg, rank: int) -> list[int]:
-    """Dims that grow, shrink or shift: `pad` has two numbers per dim, the last dim first."""
+    """Return the dims that grow, shrink or shift: `pad` has two numbers per dim, the last dim first."""
     numbers = pad if isinstance(pad, tuple) else ()
     return [rank - 1 - i // 2 for i, amount in enumerate(numbers) if amount != 0]
 

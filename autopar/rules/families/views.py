@@ -1,4 +1,4 @@
-"""Views: the rule is read off the shapes, as the coarsest factors that both sides are made of."""
+"""Rules of views, derived from the shapes: the coarsest factors of which both shapes consist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def view(call: Call) -> Declared | None:
 
 
 def _cuts(shape: tuple[int, ...]) -> set[int]:
-    """Flat row-major positions between dims, from the outermost in."""
+    """Return the cumulative products of sizes, outermost first, which are the borders between dims."""
     position, found = 1, {1}
     for size in shape:
         position *= size
@@ -36,7 +36,7 @@ def _cuts(shape: tuple[int, ...]) -> set[int]:
 
 
 def _side(shape: tuple[int, ...], cuts: list[int]) -> str:
-    """Each dim as the factors between its two cuts."""
+    """Return the term of a shape: each dim as the factors between its two borders."""
     position, dims = 1, []
     for size in shape:
         end = position * size
@@ -48,7 +48,10 @@ def _side(shape: tuple[int, ...], cuts: list[int]) -> str:
 
 
 def _ragged(before: tuple[int, ...], after: tuple[int, ...]) -> Declared:
-    """Cuts that do not nest, such as [6] -> [2, 3] of [3, 2]: leading equal dims split, the rest not."""
+    """Return the rule for borders that do not nest, such as [2, 3] -> [3, 2].
+
+    Only leading dims that are equal may be split.
+    """
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
         same += 1

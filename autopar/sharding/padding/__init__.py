@@ -1,4 +1,4 @@
-"""Awkward sizes: dims that no mesh axis divides, padded in a rewrite of the graph where that pays."""
+"""Pads sizes that mesh axes do not divide, by rewriting the graph."""
 
 from autopar.sharding.padding.propose import Proposal, proposals
 from autopar.sharding.padding.rewrite import padded, padding_of

@@ -1,4 +1,4 @@
-"""Which sizes may be worth padding, and to what: the batch, whole dims of weights, entries in them."""
+"""Proposes sizes to pad, with target sizes: the batch, dims of weights, and parts of dims."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from autopar.sharding.padding.rewrite import padded
 from autopar.sharding.padding.spread import Pads, spread
 
 MOST_WASTE = 1.0
-"""Padding adds less than the size itself: twice as much could be computed by copies just as well."""
+"""Padding must add less than the size itself: with twice the work, replicas would do just as well."""
 _VIEWS = frozenset(["view", "reshape", "_unsafe_view", "flatten", "unflatten"])
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """One size that recurs in a model, such as 25 heads in every layer, and what it may become.
+    """One size that recurs in a model, such as 25 heads in every layer, and what it may be padded to.
 
-    `choices` are complete sets of leaves to pad, each to another multiple, the largest first.
+    `choices` are complete sets of parameters and inputs to pad, each to a multiple of another number of
+    ranks, the largest number first.
     """
 
     size: int
@@ -34,9 +35,9 @@ class Proposal:
 
 
 def proposals(graph: Graph, mesh: Mesh, *, inputs: bool) -> tuple[Proposal, ...]:
-    """Every size that some axes of the mesh do not divide, and that can be padded.
+    """Return every size that some axes of the mesh do not divide, and that can be padded.
 
-    Without `inputs` the batch stays as it is: where ranks bring their own parts of it.
+    Without `inputs` the batch is not padded, because each rank passes its own part of it.
     """
     multiples = _multiples(mesh)
     found: dict[tuple[int, bool], list[Pads]] = {}
@@ -57,7 +58,7 @@ def proposals(graph: Graph, mesh: Mesh, *, inputs: bool) -> tuple[Proposal, ...]
 
 
 def _multiples(mesh: Mesh) -> tuple[int, ...]:
-    """The products of axes' sizes, the largest first."""
+    """Return the products of the sizes of any axes, the largest first."""
     sets = itertools.chain.from_iterable(
         itertools.combinations(mesh.sizes, count) for count in range(1, len(mesh) + 1)
     )
@@ -65,13 +66,13 @@ def _multiples(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _targets(size: int, multiples: tuple[int, ...]) -> tuple[int, ...]:
-    """What a size may become; nothing where all axes together divide it."""
+    """Return what a size may be padded to; nothing if all axes together divide it."""
     grown = (math.ceil(size / m) * m for m in multiples if size % m)
     return tuple(dict.fromkeys(to for to in grown if to < size * (1 + MOST_WASTE)))
 
 
 def _seeds(graph: Graph, multiples: tuple[int, ...], inputs: bool) -> Iterator[tuple[str, Pad]]:
-    """(tensor, pad) wherever a size could be padded: the batch, dims of weights, parts of their dims."""
+    """Yield (tensor, pad) for each size that could be padded: batch, dims of weights, parts of dims."""
     batches = [n.outputs[0] for n in graph.leaves("input") if n.outputs[0].shape]
     if batches and inputs:
         yield from _seed(batches[0].name, 0, batches[0].shape[0], multiples)
@@ -113,7 +114,7 @@ def _proposal(
 
 
 def _able(graph: Graph, classes: list[tuple[Padding, ...]]) -> list[tuple[Padding, ...]]:
-    """The classes that can be padded, mostly all of them; to what does not matter."""
+    """Return the classes that can be padded, usually all; the target size makes no difference."""
     try:
         padded(graph, (one for leaves in classes for one in leaves))
     except PaddingError:

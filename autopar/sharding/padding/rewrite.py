@@ -1,9 +1,9 @@
-"""A graph with some dims padded: the same loss, outputs and gradients, of larger tensors.
+"""Rewrites a graph with some dims padded: the same loss, outputs and gradients, with larger tensors.
 
-Parameters are padded with zeros where they enter, inputs with their last entry once more.  Where an
-operator would see the padding it is overwritten first: ``where(real, x, 0)`` before a sum, the
-ignored index for targets.  The operators are those that the graph had, so everything behind (rules,
-prices, the emitted code) knows nothing of padding but the sizes.
+Parameters are padded with zeros when they enter the step, and inputs with copies of their last entry.
+If an operator would see the padding, it is overwritten first: ``where(real, x, 0)`` before a sum, the
+ignored index for targets.  The operators stay those of the original graph, so all later stages (rules,
+prices, emitted code) depend on the padding only through the sizes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from autopar.sharding.padding.states import State, check_gradients, made_state, 
 
 
 def padded(graph: Graph, padding: Iterable[Padding]) -> Graph:
-    """The graph in which these leaves, and all that shares their factors, are padded.
+    """Return the graph with these parameters and inputs padded, and all dims that share their factors.
 
-    Raises `PaddingError` where an operator cannot be kept from seeing the padding.
+    Raises `PaddingError` if an operator cannot be prevented from seeing the padding.
     """
     wanted = tuple(padding)
     if not wanted:
@@ -44,7 +44,7 @@ def padded(graph: Graph, padding: Iterable[Padding]) -> Graph:
 
 
 def padding_of(graph: Graph) -> tuple[Padding, ...]:
-    """What makes this graph of the one without padding: the pads of its leaves."""
+    """Return the padding of the graph's parameters and inputs, from which `padded` makes the graph."""
     return tuple(
         Padding(node.target, pad)
         for node in graph.nodes
@@ -67,7 +67,7 @@ class _Rewriter:
         self._names = {*graph.tensors, *(node.name for node in graph.nodes)}
 
     def run(self) -> Graph:
-        """Leaf by leaf, operator by operator, and what leaves the graph."""
+        """Return the rewritten graph: pad leaves and operators in order, and slice the outputs."""
         for node in self._graph.nodes:
             if node.is_leaf:
                 self._append(self._leaf(node))
@@ -131,7 +131,7 @@ class _Rewriter:
     def _fills(
         self, node: Node, instance: Instance, touch: Touch, reads: list[str]
     ) -> list[tuple[int, int | float]]:
-        """The operands whose padding has to be overwritten, and with what."""
+        """Return the operands whose padding must be overwritten, with the values."""
 
         def state(place: int) -> State:
             return self._state[reads[place], touch.read[place].dim]
@@ -153,14 +153,14 @@ class _Rewriter:
         return []
 
     def _entries(self, touch: Touch, what: str) -> int:
-        """How many there are without padding, which numbers point to: those at the front."""
+        """Return the number of true entries, which indices refer to; they must come first."""
         pad = touch.read[0]
         if not pad.is_plain:
             raise PaddingError(f"{what} are padded at their end only, not {pad}.")
         return pad.size
 
     def _mask(self, reader: Node, name: str, pad: Pad, fill: int | float) -> str:
-        """``where(real, x, fill)``, once for all readers of the same origin."""
+        """Return the name of ``where(real, x, fill)``, made once for all readers in one module."""
         key = (name, pad, fill, reader.origin.module)
         if key in self._masked:
             return self._masked[key]
@@ -182,7 +182,7 @@ class _Rewriter:
         return made.name
 
     def _real_entries(self, pad: Pad, rank: int) -> str:
-        """Which entries of a dim are true ones, stretched to the dims behind it."""
+        """Return the name of a mask of a dim's true entries, shaped to broadcast over later dims."""
         behind = rank - 1 - pad.dim
         key = (pad.at(0), behind)
         if key in self._real:
@@ -204,13 +204,13 @@ class _Rewriter:
     def _add(
         self, stem: str, op: str, args: tuple[Arg, ...], shape: tuple[int, ...], dtype: str
     ) -> str:
-        """A node in front of all others."""
+        """Add a node in front of all others, and return its tensor's name."""
         tensor = Tensor(self._fresh(stem), shape, dtype, False)
         self._first.append(Node(tensor.name, op, args, (), (tensor,)))
         return tensor.name
 
     def _cut(self, name: str) -> str:
-        """A result without its padding."""
+        """Return the name of a result without its padding."""
         for pad in self._pads.get(name, {}).values():
             if not pad.is_plain:
                 raise PaddingError(f"The output {name} would be padded inside a dim: {pad}.")
@@ -234,7 +234,7 @@ class _Rewriter:
 
 
 def _reading(args: tuple[Arg, ...], names: Iterable[str]) -> tuple[Arg, ...]:
-    """The arguments with other tensors, in order."""
+    """Return the arguments with their tensors replaced by those called `names`, in order."""
     return tuple(_put(arg, names) for arg in args)
 
 

@@ -1,4 +1,4 @@
-"""Which dims of which tensors are padded with a leaf's: what shares a factor is padded alike."""
+"""Propagates padding from leaves to all dims that share a factor with theirs in some operator."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autopar.rules.padding import Way, padding_way
 from autopar.rules.text import Term
 
 Pads = dict[str, dict[int, Pad]]
-"""By tensor name and dim."""
+"""Pads by tensor name and dim."""
 
 
 @dataclass(frozen=True)
 class Touch:
-    """A padded factor of an operator: the dims that hold it, by place, among operands and outputs."""
+    """A padded factor of an operator: its pads in operands and in outputs, by position."""
 
     factor: str
     way: Way
@@ -30,7 +30,10 @@ class Touch:
 
 
 def spread(graph: Graph, seeds: Mapping[str, tuple[Pad, ...]]) -> Pads:
-    """All pads that follow from those of some leaves; `PaddingError` where an operator allows none."""
+    """Return all pads that follow from those of some leaves.
+
+    Raises `PaddingError` if a factor or a leaf among them may not be padded, or a dim in two ways.
+    """
     found: Pads = {}
     waiting: deque[Node] = deque()
 
@@ -60,7 +63,7 @@ def spread(graph: Graph, seeds: Mapping[str, tuple[Pad, ...]]) -> Pads:
 
 
 def touches(node: Node, graph: Graph, pads: Mapping[str, Mapping[int, Pad]]) -> Iterator[Touch]:
-    """The operator's padded factors; `PaddingError` where one may not be."""
+    """Yield the operator's padded factors; raise `PaddingError` if one may not be padded."""
     names = (*node.operands, *(tensor.name for tensor in node.outputs))
     if not any(pads.get(name) for name in names):
         return
@@ -90,7 +93,7 @@ def touches(node: Node, graph: Graph, pads: Mapping[str, Mapping[int, Pad]]) -> 
 
 
 def _part(instance: Instance, term: Term, pad: Pad, node: Node) -> tuple[str, Pad]:
-    """The factor that a padded dim pads, and how it lies inside that factor (its dim means nothing)."""
+    """Return the factor that is padded in a dim, and the pad within it, whose `dim` has no meaning."""
     outside = 1
     for factor in term.dims[pad.dim]:
         size = instance.sizes[factor]
@@ -103,7 +106,7 @@ def _part(instance: Instance, term: Term, pad: Pad, node: Node) -> tuple[str, Pa
 
 
 def _lies(instance: Instance, term: Term, factor: str, inside: Pad) -> Pad | None:
-    """How a factor's padding lies in a tensor."""
+    """Return a factor's padding as a pad of a tensor; None if the tensor does not have the factor."""
     for dim, factors in enumerate(term.dims):
         if factor in factors:
             place = factors.index(factor)
@@ -117,7 +120,7 @@ def _lies(instance: Instance, term: Term, factor: str, inside: Pad) -> Pad | Non
 
 
 def _check_leaf(graph: Graph, name: str, pad: Pad) -> None:
-    """Parameters and inputs can be padded, other leaves cannot."""
+    """Raise `PaddingError` for a leaf that cannot be padded; parameters and inputs can."""
     kind = graph.producer[name].op
     if kind in ("buffer", "constant"):
         raise PaddingError(f"The {kind} {graph.producer[name].target} would be padded: {pad}.")

@@ -1,11 +1,12 @@
-"""What stands in the padding of a tensor, and what its gradient is there.
+"""Determines the contents of a tensor's padding, and of its gradient's.
 
-zero     zeros: a parameter, or what is linear in one
-copy     the entry of the last sample once more: an input, and what is computed of it
-finite   some numbers that an operator made of the others
+zero     zeros: a parameter, or a tensor that is linear in one
+copy     copies of the last sample's entry: an input, or a tensor computed from inputs
+finite   other finite numbers
 
-Forwards these say where padding has to be overwritten; backwards, gradients in the padding are zero
-wherever an operator without the padded factor would add them up (`check_gradients`).
+In the forward, the contents determine where padding must be overwritten.  In the backward, gradients in
+the padding must be zero wherever the gradient of an operand without the padded factor would sum them
+(`check_gradients`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from autopar.sharding.padding.spread import Touch
 
 State = Literal["zero", "copy", "finite"]
 StateOf = Callable[[int], State]
-"""By the operand's place."""
+"""The contents of the padding, by position of the operand."""
 
 
 def made_state(node: Node, instance: Instance, touch: Touch, state: StateOf) -> State:
-    """What stands in the padding of the outputs that hold the factor."""
+    """Return the contents of the padding in the outputs that have the factor."""
     for group in instance.linear:
         if group and all(place in touch.read and state(place) == "zero" for place in group):
             return "zero"
@@ -33,7 +34,7 @@ def made_state(node: Node, instance: Instance, touch: Touch, state: StateOf) -> 
 
 
 def to_be_zeroed(instance: Instance, touch: Touch, state: StateOf) -> tuple[int, ...]:
-    """The operands to overwrite with zeros so that the padding adds nothing to a sum."""
+    """Return the operands to overwrite with zeros so that the padding adds nothing to a sum."""
     ways = [
         tuple(p for p in sorted(group) if p in touch.read and state(p) != "zero")
         for group in instance.linear
@@ -50,10 +51,10 @@ def check_gradients(
     state: Callable[[str, int], State],
     masks: Iterable[str],
 ) -> None:
-    """Raise `PaddingError` where a gradient in the padding would reach a tensor without padding.
+    """Raise `PaddingError` if a gradient in the padding would reach a tensor without padding.
 
-    It comes from products whose other operand is not zero there.  It ends at a mask, and at a
-    parameter, where it is cut off.
+    Such gradients arise in products whose other operand is not zero there.  They end at masks, and at
+    parameters, where the padding is cut off.
     """
     dirty: set[tuple[str, int]] = set()
     masking = set(masks)
@@ -86,7 +87,7 @@ def _protected(
     touch: Touch,
     state: Callable[[str, int], State],
 ) -> bool:
-    """Whether an operand's derivative in the padding is a product with zeros."""
+    """Return whether an operand's derivative in the padding is a product with zeros."""
     for group in instance.linear:
         carrying = [other for other in group if other in touch.read]
         zeros = all(
