@@ -30,7 +30,8 @@ class WorkerError(AssertionError):
 class Pool:
     """Processes that stay alive between tests; a set of them per number of ranks."""
 
-    def __init__(self, backend: str | None = None) -> None:
+    def __init__(self, backend: str | None = None, **environment: str) -> None:
+        self._environment = environment
         self._backend = backend or os.environ.get("AUTOPAR_TEST_BACKEND", "gloo")
         self._workers: dict[int, list[tuple[Any, Connection]]] = {}
 
@@ -76,7 +77,7 @@ class Pool:
         self._workers[size] = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            arguments = (theirs, rank, size, str(store), self._backend)
+            arguments = (theirs, rank, size, str(store), self._backend, self._environment)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -101,10 +102,16 @@ def _send(pipe: Connection, rank: int, work: tuple[Callable[..., Any], tuple[Any
         raise WorkerError(f"rank {rank} died after the test before this one") from None
 
 
-def _work(pipe: Connection, rank: int, size: int, store: str, backend: str) -> None:
+def _work(
+    pipe: Connection, rank: int, size: int, store: str, backend: str, environment: dict[str, str]
+) -> None:
     """Initialise the default group and run jobs until the pipe closes."""
     os.environ.update(
-        OMP_NUM_THREADS="1", RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank)
+        OMP_NUM_THREADS="1",
+        RANK=str(rank),
+        WORLD_SIZE=str(size),
+        LOCAL_RANK=str(rank),
+        **environment,
     )
     import torch
     import torch.distributed as dist

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 from autopar.runtime import _torch
+from autopar.runtime.pipeline.directions import Directions
+from tests.pipelines import Line, check_lines
 
 
 def _limit(seconds: float) -> None:
@@ -169,3 +172,9 @@ def alone() -> None:
     """One rank calls, the other does not come."""
     if dist.get_rank():
         dist.all_reduce(torch.ones(2))
+
+
+def one_group(lines: list[Line]) -> None:
+    """Pipelines whose transfers are all in one group, whatever their direction."""
+    with mock.patch.object(Directions, "between", lambda *_: dist.group.WORLD):
+        check_lines(lines)
