@@ -22,15 +22,27 @@ def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
         _refuse_part(mesh)
         return _named(mesh)
     join(mesh.world_size)
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    return init_device_mesh(device, mesh.sizes, mesh_dim_names=mesh.names)
+    return init_device_mesh(device_type(), mesh.sizes, mesh_dim_names=mesh.names)
 
 
 def worker_mesh(ranks: Sequence[int], mesh: Mesh) -> DeviceMesh:
     """Return the device mesh of some of the processes; all processes have to call it."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     grid = torch.tensor(ranks).reshape(mesh.sizes)
-    return DeviceMesh(device, grid, mesh_dim_names=mesh.names)
+    return DeviceMesh(device_type(), grid, mesh_dim_names=mesh.names)
+
+
+def device_type() -> str:
+    """Return the type of this machine's accelerator if the default group has a backend made for it.
+
+    A group may have a backend per device, as ``init_process_group()`` without a backend makes it.  Gloo
+    takes tensors of GPUs too; a job on gloo alone runs on CPUs unless its device mesh says otherwise.
+    """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return "cpu"
+    by_device = (pair.split(":") for pair in dist.get_backend_config().split(","))
+    backend = dict(by_device).get(accelerator.type, "gloo")
+    return "cpu" if backend == "gloo" else accelerator.type
 
 
 class OwnGroup:
@@ -75,15 +87,13 @@ def _initialise(devices: int) -> None:
             "There are no processes to run on. Start the script with torchrun, e.g. "
             "torchrun --standalone --nproc-per-node 4 train.py, or use autopar.plan, which needs none."
         )
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    gpu = _own_gpu()
     timeout = timedelta(seconds=limits.timeout_s())
     try:
         store, rank, size = next(_torch.rendezvous("env://", timeout=timeout))
         dist.init_process_group(
-            "nccl" if on_gpu else "gloo", timeout=timeout, rank=rank, world_size=size,
-            store=launch.fresh(store, rank, size),
+            "gloo" if gpu is None else "nccl", timeout=timeout, rank=rank, world_size=size,
+            store=launch.fresh(store, rank, size), device_id=gpu,
         )  # fmt: skip
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
@@ -92,6 +102,20 @@ def _initialise(devices: int) -> None:
             "Is autopar.parallelize called on some ranks only? Call it on every rank. "
             "AUTOPAR_TIMEOUT_S says how long ranks wait."
         ) from error
+
+
+def _own_gpu() -> torch.device | None:
+    """Make the GPU with the number of this process the current one; None on a machine without.
+
+    Some launchers show each process its own GPU alone, as number 0.  Given to ``init_process_group``,
+    the device lets NCCL connect at once, in the same order on all ranks.
+    """
+    if not torch.cuda.is_available():
+        return None
+    here = int(os.environ.get("LOCAL_RANK", "0"))
+    gpu = torch.device("cuda", here if torch.cuda.device_count() > 1 else 0)
+    torch.cuda.set_device(gpu)
+    return gpu
 
 
 def _refuse_part(mesh: DeviceMesh) -> None:

@@ -41,9 +41,11 @@ class Tied(nn.Module):
 
 
 def pipelined(model: nn.Module, batch: dict[str, Any], stages: tuple[int, ...], **more: Any) -> Any:
-    pipeline = autopar.Pipeline(stages, microbatches=2, **more)
+    pipeline = autopar.Pipeline(stages, microbatches=2)
     with Wide():
-        return autopar.parallelize(model, sum(stages), batch, hardware="cpu", pipeline=pipeline)
+        return autopar.parallelize(
+            model, sum(stages), batch, hardware="cpu", pipeline=pipeline, **more
+        )
 
 
 def idle(stages: tuple[int, ...]) -> None:
@@ -87,7 +89,7 @@ def numbers() -> tuple[int, int, int]:
             close(found, single(**batch, scale=1.0 + step), f"loss {step}")
     gc.collect()
     said = [w for w in heard if "'scale'" in str(w.message)]
-    return len(parallel._of_batch), len(parallel._links_of), len(said)
+    return len(parallel._of_batch), len(parallel._links._known), len(said)
 
 
 def dropped(recompute: str | None, stages: tuple[int, ...], evaluates: bool) -> list[str]:

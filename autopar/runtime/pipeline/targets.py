@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from autopar.runtime.weights.target import Box, Target
+from autopar.runtime.world import device_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +39,7 @@ class Spread(Target):
         if isinstance(tensor, DTensor):
             tensor = tensor.full_tensor()
         elif tensor.is_meta:
-            tensor = torch.empty_like(tensor, device=_device())
+            tensor = torch.empty_like(tensor, device=device_type())
         tensor = tensor.contiguous().clone()
         dist.broadcast(tensor, src=self.source)
         return tensor.to("cpu", copy=True)
-
-
-def _device() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
