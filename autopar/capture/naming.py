@@ -14,9 +14,12 @@ from autopar.ir.graph import Graph, Node, bare, short
 from autopar.utils.identifiers import identifier
 
 EMITTED = frozenset({
-    "Module", "all_gather", "all_reduce", "all_to_all", "batch_norm", "block", "count_valid",
-    "cross_entropy_sum", "device", "expert_parallel", "invariant", "padded_embedding", "partial",
-    "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "strided", "sync_batch_norm",
+    "Module", "all_gather", "all_gather_together", "all_reduce",
+    "all_to_all", "batch_norm",
+    "block", "count_valid",
+    "cross_entropy_sum", "expert_parallel", "invariant", "padded_embedding", "partial",
+    "per_shard", "reduce_scatter", "replicate", "replicate_together", "routed_experts",
+    "shard", "strided", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 })  # fmt: skip
 """Names that emitted files import; a class of the same name would shadow them."""

@@ -10,9 +10,11 @@ from autopar.ir.placement import P, R, S
 from autopar.utils.identifiers import WORDS, identifier
 
 RUNTIME_NAMES = (
-    "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "device", "expert_parallel", "invariant", "padded_embedding",
-    "partial", "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard", "strided",
+    "I", "Module", "N", "P", "R", "S", "all_gather", "all_gather_together", "all_reduce",
+    "all_to_all", "batch_norm",
+    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "padded_embedding",
+    "partial", "per_shard", "reduce_scatter", "replicate", "replicate_together", "routed_experts",
+    "shard", "strided",
     "sync_batch_norm",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",

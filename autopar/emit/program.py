@@ -9,6 +9,7 @@ from dataclasses import replace
 from autopar.emit.expressions import expression
 from autopar.emit.reshapes import said_plainly
 from autopar.emit.statement import Part, Statement, Value, Weight
+from autopar.emit.text import literal
 from autopar.ir.blocks import is_hub
 from autopar.ir.conversion import collectives
 from autopar.ir.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_random
@@ -18,7 +19,9 @@ from autopar.ir.result_layout import leaving
 from autopar.memory.lifetimes import Lifetimes
 from autopar.ops.operators import makes_tensors, returns_list
 from autopar.plans.decisions import Conversion, OpSharding, reduction_dtype
+from autopar.plans.grouping import Group, groups, is_gather
 from autopar.plans.plan import Plan
+from autopar.utils.identifiers import is_attribute
 
 Local = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 Localize = Callable[[Node, OpSharding, Graph, Mesh], Local]
@@ -45,6 +48,13 @@ class _Program:
         self._steps: defaultdict[str, list[Conversion]] = defaultdict(list)
         for conversion in plan.conversions:
             self._steps[conversion.tensor].append(conversion)
+        found = groups(graph, plan.conversions, plan.mesh, plan.precision)
+        self._group_of = {
+            (step.tensor, step.source, step.target): group
+            for group in found
+            for member in group.members
+            for step in [self._steps[member.tensor][group.hop]]
+        }
 
     def add(self, node: Node) -> None:
         """Add the node's statement after the conversions of its operands; convert a hub's outputs."""
@@ -81,17 +91,21 @@ class _Program:
             args = (node.outputs[0].shape,)
         op, args = said_plainly(node, args, choice, self.graph, self.plan.mesh)
         rows = _true_rows(node, self.graph)
+        more = ""
         if choice.variant:
             axis = next(a for a, used in enumerate(choice.variants) if used)
             op = f"autopar.{choice.variant}"
-            kwargs = (*kwargs, *rows, ("axis", self.plan.mesh.names[axis]))
+            kwargs = (*kwargs, *rows)
+            more = f", axis={axis_text(self.plan.mesh, axis)}"
         elif rows:
             op, kwargs = "autopar.padded_embedding", (*kwargs, *rows)
         parts = expression(
             op, args, kwargs, bound, spelled_out=_indexes_by_number(node, self.graph)
         )
         if not bound and (op == "constant" or makes_tensors(op)):
-            parts = (*parts[:-1], ", device=device())")
+            more = ", device=self.device"
+        if more:
+            parts = (*parts[:-1], f"{more})")
         if is_random(node):
             parts = self._per_shard(parts, choice)
         for value in targets:
@@ -106,7 +120,7 @@ class _Program:
         """Wrap a random operator: its numbers differ only along the axes that split its result."""
         mesh = self.plan.mesh
         axes = [
-            f', "{mesh.names[axis]}"'
+            f", {axis_text(mesh, axis)}"
             for axis in range(len(mesh))
             if mesh.sizes[axis] > 1 and any(isinstance(form[axis], S) for form in choice.outputs)
         ]
@@ -153,6 +167,10 @@ class _Program:
     def _convert(
         self, conversion: Conversion, source: Value | Weight, target: Value, origin: Origin
     ) -> None:
+        group = self._group_of.get((conversion.tensor, conversion.source, conversion.target))
+        if group is not None:
+            self._convert_together(group, origin)
+            return
         mesh, axis = self.plan.mesh, conversion.axis
         tensor = self.graph.tensors[conversion.tensor]
         before = conversion.source.local(axis, mesh)
@@ -160,10 +178,34 @@ class _Program:
         verb = verb_of(conversion, tensor.differentiable)
         regather = ", regather=True" if conversion.regather else ""
         reduce = self._reduction(conversion)
-        text = f', "{mesh.names[axis]}", {before}, {after}{regather}{reduce})'
+        text = f", {axis_text(mesh, axis)}, {before}, {after}{regather}{reduce})"
         self._bound[target] = target
         comment = describe(tensor, conversion.target, mesh)
         self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))
+
+    def _convert_together(self, group: Group, origin: Origin) -> None:
+        """Convert all weights of a group, which one block uses, where the first of them is used."""
+        mesh = self.plan.mesh
+        steps = [self._steps[member.tensor][group.hop] for member in group.members]
+        targets = tuple(Value(step.tensor, step.target) for step in steps)
+        sources = [self._reach(step.tensor, step.source, origin) for step in steps]
+        gathers = is_gather(group.members[0].source, group.target)
+        verb = "all_gather_together" if gathers else "replicate_together"
+        parts: list[Part] = [f"{verb}(\n    {axis_text(mesh, steps[0].axis)}, {group.target},\n"]
+        for member, source in zip(group.members, sources, strict=True):
+            kept = "regather" if member.regather else "keep"
+            parts += ["    (", source, f', {member.source}, "{kept}"),\n']
+        parts.append(")" if group.reduce is None else f"    reduce=torch.{group.reduce},\n)")
+        self._bound.update({target: target for target in targets})
+        forms = (describe(self.graph.tensors[v.tensor], v.form, mesh) for v in targets)
+        self.statements.append(Statement(targets, tuple(parts), "\n".join(forms), origin))
+
+
+def axis_text(mesh: Mesh, axis: int) -> str:
+    """Return how emitted code reads an axis of the mesh: ``self.mesh.x``."""
+    name = mesh.names[axis]
+    plain = is_attribute(name) and name not in ("by_name", "of")
+    return f"self.mesh.{name}" if plain else f"self.mesh[{literal(name)}]"
 
 
 def _is_list(op: str) -> bool:

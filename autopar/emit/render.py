@@ -174,7 +174,7 @@ def _statements(
         if code:
             lines.append(comment(f"# {Path(file).name}:{line}  {code}"))
         for statement in run:
-            lines.append(_line(statement, names, weights, home))
+            lines += _lines(statement, names, weights, home)
             # Values that a block does not return have no name here, and are freed already.
             if dead := [names[value] for value in statement.frees if value in names]:
                 lines.append(f"del {', '.join(dead)}")
@@ -186,13 +186,21 @@ def _written_at(statement: Statement) -> tuple[str, int, str]:
     return origin.file, origin.line, origin.code
 
 
-def _line(statement: Statement, names: Names, weights: dict[Weight, str], home: str) -> str:
+def _lines(statement: Statement, names: Names, weights: dict[Weight, str], home: str) -> list[str]:
     text = "".join(_text(part, names, weights, home) for part in statement.parts)
-    targets = ", ".join(names.define(value) for value in statement.targets)
-    if len(statement.targets) == 1 and statement.is_list:
-        targets += ","
-    code = f"{targets} = {text}"
-    return f"{code:<{WIDTH - 24}}  # {comment(statement.comment)}"
+    targets = [names.define(value) for value in statement.targets]
+    if "\n" in text:
+        pairs = zip(targets, statement.comment.split("\n"), strict=True)
+        rows = (_commented(f"    {target},", words) for target, words in pairs)
+        return ["(", *rows, *f") = {text}".split("\n")]
+    together = ", ".join(targets)
+    if len(targets) == 1 and statement.is_list:
+        together += ","
+    return [_commented(f"{together} = {text}", statement.comment)]
+
+
+def _commented(code: str, words: str) -> str:
+    return f"{code:<{WIDTH - 24}}  # {comment(words)}"
 
 
 def _text(part: str | Value | Weight, names: Names, weights: dict[Weight, str], home: str) -> str:

@@ -29,7 +29,7 @@ Part = str | Value | Weight
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """``targets = parts`` with a trailing comment."""
+    """``targets = parts`` with a trailing comment, or with a line and a comment for each target."""
 
     targets: tuple[Value, ...]
     parts: tuple[Part, ...]

@@ -1,15 +1,16 @@
 """Names that emitted modules import."""
 
 from autopar.ir.placement import I, N, P, R, S
-from autopar.runtime.context import device, on
 from autopar.runtime.convert import (
     all_gather,
+    all_gather_together,
     all_reduce,
     all_to_all,
     invariant,
     partial,
     reduce_scatter,
     replicate,
+    replicate_together,
     shard,
 )
 from autopar.runtime.module import Module
@@ -28,8 +29,10 @@ from autopar.runtime.variants import (
 )
 
 __all__ = [
-    "I", "Module", "N", "P", "R", "S", "all_gather", "all_reduce", "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "device", "expert_parallel", "invariant", "on",
-    "padded_embedding", "partial", "per_shard", "reduce_scatter", "replicate", "routed_experts", "shard",
+    "I", "Module", "N", "P", "R", "S", "all_gather", "all_gather_together", "all_reduce",
+    "all_to_all", "batch_norm",
+    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant",
+    "padded_embedding", "partial", "per_shard", "reduce_scatter", "replicate", "replicate_together",
+    "routed_experts", "shard",
     "strided", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import TCPStore as TCPStore
 from torch.autograd import Variable, profiler
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous as rendezvous
 from torch.distributed.tensor import DTensor, Placement, _redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -62,6 +63,11 @@ def has_gradient_hooks(parameter: torch.Tensor) -> bool:
 def collectives_begun(group: dist.ProcessGroup) -> int:
     """Return the number of collectives of a group that this rank has started."""
     return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+
+
+def group_named(name: str) -> dist.ProcessGroup:
+    """Return the process group of this name."""
+    return _resolve_process_group(name)  # type: ignore[arg-type]
 
 
 def strided_shard(dim: int, blocks: int) -> Placement:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from autopar.runtime import _torch
-from autopar.runtime.context import Axes
+from autopar.runtime.axes import Axes
 from autopar.runtime.named import label, named
 from autopar.runtime.padded_layout import enter, leave
 from autopar.runtime.shard_layout import Hop

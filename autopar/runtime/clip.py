@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from autopar.ir.mesh import Mesh
 from autopar.runtime import _torch
-from autopar.runtime.context import Axes
+from autopar.runtime.axes import Axes
 from autopar.runtime.sharded_parameter import ShardedParameter
 
 

@@ -1,28 +1,32 @@
 """Conversions in emitted code: each changes a tensor's placement type on one mesh axis.
 
 Types are local to a rank: ``S(d, of=k)`` counts k blocks in the dim as it is on this rank without the
-split over this axis.  A strided shard is turned into a plain one by a view: the dim is unflattened into
-its blocks, the conversion acts on the dim behind them, and the view is undone.
+split over this axis.  A conversion is differentiable: its gradient is the conversion back, between the
+types that the gradients of both ends have.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import torch
 
 from autopar.errors import PlacementError
-from autopar.ir.placement import I, P, S, Type
-from autopar.runtime import _typed
+from autopar.ir.placement import I, P, R, S, Type
+from autopar.runtime import kernels
 from autopar.runtime.async_loss import late_sum
-from autopar.runtime.coalesced import fetched
-from autopar.runtime.context import Axis
-from autopar.runtime.context import axis as axis_named
+from autopar.runtime.axes import Axis
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
+
+Row = tuple[torch.Tensor, Type, Literal["keep", "regather"]]
+"""A weight, its type, and whether the result is kept for the backward or gathered again there."""
 
 
 def convert(
     x: torch.Tensor,
-    axis: str,
+    axis: Axis,
     source: Type,
     target: Type,
     regather: bool = False,
@@ -33,59 +37,140 @@ def convert(
     With `regather`, the result of a gather is not kept for the backward, which gathers it again.  With
     `reduce`, gradients are summed in that dtype.
     """
-    where = axis_named(axis)
-    if where.size == 1:
+    if axis.size == 1:
         return x
-    together = fetched(x, where, target)
-    if together is not None:
-        return together
-    if x.dim() == 0 and (source, target) == (P, I):
-        late = late_sum(x, where.group)
+    if x.dim() == 0 and (source, target) == (P, I) and not torch.compiler.is_compiling():
+        late = late_sum(x, axis.group)
         if late is not None:
             return late
-    made = _step(x, where.group, where.size, source, target, reduce)
-    if regather:
-        remember(made, x, lambda shard: _again(shard, where, source, target))
+    made = _converted(x, axis, source, target, reduce)
+    if regather and not torch.compiler.is_compiling():
+        remember([made], [x], lambda shards: _again(shards, axis, [source]))
     return made
 
 
-def _again(shard: torch.Tensor, where: Axis, source: Type, target: Type) -> torch.Tensor:
-    with named(label("regather", "", "all_gather", where.name)):
-        return _step(shard, where.group, where.size, source, target)
+def convert_together(
+    axis: Axis, target: Type, *weights: Row, reduce: torch.dtype | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Convert the weights of a block in one collective, and their gradients in one.
+
+    All are gathered, or all are replicated.  The backward gathers those marked "regather" again, in one
+    collective too.
+    """
+    xs = [x for x, _, _ in weights]
+    if axis.size == 1:
+        return tuple(xs)
+    sources = tuple(source for _, source, _ in weights)
+    made: tuple[torch.Tensor, ...] = _Together.apply(axis, sources, target, reduce, *xs)
+    again = [i for i, (_, _, kept) in enumerate(weights) if kept == "regather"]
+    if again and not torch.compiler.is_compiling():
+        shards = [sources[i] for i in again]
+        remember(
+            [made[i] for i in again], [xs[i] for i in again], lambda x: _again(x, axis, shards)
+        )
+    return made
 
 
-def _step(
-    x: torch.Tensor,
-    group: torch.distributed.ProcessGroup,
-    size: int,
-    source: Type,
-    target: Type,
-    reduce: torch.dtype | None = None,
+def _again(
+    shards: Sequence[torch.Tensor], axis: Axis, sources: Sequence[Type]
+) -> list[torch.Tensor]:
+    with named(label("regather", "", "all_gather", axis.name)):
+        return kernels.all_gather(shards, sources, axis)  # type: ignore[arg-type]
+
+
+def _converted(
+    x: torch.Tensor, axis: Axis, source: Type, target: Type, reduce: torch.dtype | None
 ) -> torch.Tensor:
-    if isinstance(source, S) and isinstance(target, S):
-        return _exchange(x, group, size, source, target)
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Convert.apply(x, axis, source, target, reduce)  # type: ignore[no-any-return]
+    return step(x, axis, source, target)
+
+
+class _Convert(torch.autograd.Function):
+    """A conversion and, backward, the conversion of the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        axis: Axis,
+        source: Type,
+        target: Type,
+        reduce: torch.dtype | None,
+    ) -> torch.Tensor:
+        ctx.axis, ctx.source, ctx.target, ctx.reduce = axis, source, target, reduce
+        made = step(x, axis, source, target)
+        return x.view_as(x) if made is x else made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        wide = gradient if ctx.reduce is None else gradient.to(ctx.reduce)
+        ends = dual(ctx.target), dual(ctx.source)
+        made = _converted(wide, ctx.axis, *ends, ctx.reduce).to(gradient.dtype)
+        return made, None, None, None, None
+
+
+class _Together(torch.autograd.Function):
+    """Several gathers, or several replications, as one; backward one reduction, or slices."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        axis: Axis,
+        sources: tuple[Type, ...],
+        target: Type,
+        reduce: torch.dtype | None,
+        *xs: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.axis, ctx.sources, ctx.target, ctx.reduce = axis, sources, target, reduce
+        ctx.set_materialize_grads(False)
+        if isinstance(sources[0], S):
+            return tuple(kernels.all_gather(xs, sources, axis))  # type: ignore[arg-type]
+        return tuple(x.view_as(x) for x in xs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        # An unused weight has no gradient and gets none; no rank sends zeros for it.
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        given = [gradients[i] for i in there]
+        wide = [g if ctx.reduce is None else g.to(ctx.reduce) for g in given]  # type: ignore[union-attr]
+        sources = [ctx.sources[i] for i in there]
+        if not isinstance(ctx.sources[0], S):
+            mine = kernels.all_reduce(wide, ctx.axis)  # type: ignore[arg-type]
+        elif ctx.target is R:
+            mine = kernels.reduce_scatter(wide, sources, ctx.axis)  # type: ignore[arg-type]
+        else:
+            mine = [kernels.part(g, s, ctx.axis) for g, s in zip(wide, sources, strict=True)]  # type: ignore[arg-type]
+        found: list[torch.Tensor | None] = [None] * len(gradients)
+        for place, gradient, made in zip(there, given, mine, strict=True):
+            found[place] = made.to(gradient.dtype)  # type: ignore[union-attr]
+        return None, None, None, None, *found
+
+
+def dual(kind: Type) -> Type:
+    """Return the type of the gradient of a tensor of this type."""
+    return P if kind is R else R if kind is P else kind
+
+
+def step(x: torch.Tensor, axis: Axis, source: Type, target: Type) -> torch.Tensor:
+    """Convert without a gradient; return `x` itself where its values stay."""
     if isinstance(source, S):
-        apart, plain = _unflatten(x, source)
-        return _flatten(_typed.step(apart, group, plain, target, reduce), source)
+        if isinstance(target, S):
+            return _exchange(x, axis, source, target)
+        if target is P:
+            return kernels.zero_pad(x, source, axis)
+        return kernels.all_gather([x], [source], axis)[0]
     if isinstance(target, S):
-        _divides(x, target, size)
-        apart, plain = _unflatten(x, target)
-        return _flatten(_typed.step(apart, group, source, plain, reduce), target)
-    return _typed.step(x, group, source, target, reduce)
+        _check_divides(x, target, axis.size)
+        if source is P:
+            return kernels.reduce_scatter([x], [target], axis)[0]
+        return kernels.part(x, target, axis)
+    if source is P:
+        return kernels.all_reduce([x], axis)[0]
+    return kernels.on_first(x, axis) if target is P else x
 
 
-def _unflatten(x: torch.Tensor, shard: S) -> tuple[torch.Tensor, S]:
-    """Return a view with the shard's blocks in a dim of their own, and the plain shard of that view."""
-    if shard.of == 1:
-        return x, shard
-    return x.unflatten(shard.dim, (shard.of, -1)), S(shard.dim + 1)
-
-
-def _flatten(x: torch.Tensor, shard: S) -> torch.Tensor:
-    return x if shard.of == 1 else x.flatten(shard.dim, shard.dim + 1)
-
-
-def _divides(x: torch.Tensor, shard: S, size: int) -> None:
+def _check_divides(x: torch.Tensor, shard: S, size: int) -> None:
     if x.shape[shard.dim] % (shard.of * size):
         raise PlacementError(
             f"dim {shard.dim} of a tensor of shape {tuple(x.shape)} cannot be split as {shard} over "
@@ -93,43 +178,41 @@ def _divides(x: torch.Tensor, shard: S, size: int) -> None:
         )
 
 
-def _exchange(
-    x: torch.Tensor, group: torch.distributed.ProcessGroup, size: int, source: S, target: S
-) -> torch.Tensor:
-    """Convert shard to shard by an all-to-all between two plain dims of a view."""
+def _exchange(x: torch.Tensor, axis: Axis, source: S, target: S) -> torch.Tensor:
+    """Convert shard to shard by an all-to-all between two plain dims of a view.
+
+    A strided shard is turned into a plain one by a view: the dim is unflattened into its blocks, the
+    all-to-all acts on the dim behind them, and the view is undone.
+    """
     if source.dim == target.dim:
-        return _exchange_inside(x, group, size, source, target)
-    _divides(x, target, size)
-    if source.of == target.of == 1:
-        return _typed.step(x, group, source, target)
+        return _exchange_inside(x, axis, source, target)
+    _check_divides(x, target, axis.size)
     # The later dim is unflattened first, so that the index of the earlier one stays valid.
-    shape = x.shape
     apart = x
     for shard in sorted((source, target), key=lambda s: -s.dim):
         apart = apart.unflatten(shard.dim, (shard.of, -1))
     shift = {min(source.dim, target.dim): 1, max(source.dim, target.dim): 2}
-    plain = [S(shard.dim + shift[shard.dim]) for shard in (source, target)]
-    moved = _typed.step(apart, group, plain[0], plain[1])
-    sizes = list(shape)
-    sizes[source.dim] *= size
-    sizes[target.dim] //= size
+    moved = kernels.all_to_all(
+        apart, source.dim + shift[source.dim], target.dim + shift[target.dim], axis
+    )
+    sizes = list(x.shape)
+    sizes[source.dim] *= axis.size
+    sizes[target.dim] //= axis.size
     return moved.reshape(sizes)
 
 
-def _exchange_inside(
-    x: torch.Tensor, group: torch.distributed.ProcessGroup, size: int, source: S, target: S
-) -> torch.Tensor:
+def _exchange_inside(x: torch.Tensor, axis: Axis, source: S, target: S) -> torch.Tensor:
     """Move the split within one dim, seen as [outer, size, middle, size, inner]: from one `size`
     dim to the other."""
+    size, dim = axis.size, source.dim
     first, second = sorted((source.of, target.of))
     middle = second // (first * size)
     parts = (1, size) if source.of == first else (size, 1)
-    dim = source.dim
     apart = x.unflatten(dim, (first, parts[0], middle, parts[1], -1))
-    early, late = S(dim + 1), S(dim + 3)
-    ends = (early, late) if source.of == first else (late, early)
-    return _typed.step(apart, group, *ends).reshape(x.shape)
+    ends = (dim + 1, dim + 3) if source.of == first else (dim + 3, dim + 1)
+    return kernels.all_to_all(apart, *ends, axis).reshape(x.shape)
 
 
 all_gather = all_reduce = reduce_scatter = all_to_all = convert
 shard = replicate = invariant = partial = convert
+all_gather_together = replicate_together = convert_together

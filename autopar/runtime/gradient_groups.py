@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.plans.plan import Plan
-from autopar.runtime.context import Axes
+from autopar.runtime.axes import Axes
 
 
 def description(axis: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
-from autopar.runtime.context import Axes
 from autopar.runtime.module import Namespace
 from autopar.runtime.reducer import in_buckets
 from autopar.runtime.sharded_parameter import ShardedParameter, refuse_other_data

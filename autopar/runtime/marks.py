@@ -23,7 +23,7 @@ from autopar.runtime.named import PREFIX, label
 
 VERBS = frozenset(
     ["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "shard", "replicate", "invariant",
-     "partial"]
+     "partial", "all_gather_together", "replicate_together"]
 )  # fmt: skip
 _ORIGIN = re.compile(r"\s*# (\S+:\d+)  ")
 _MARK = "__mark__"
@@ -110,13 +110,17 @@ def _verb_and_axis(value: ast.expr) -> tuple[str, str]:
     if not isinstance(value, ast.Call):
         return "", ""
     if isinstance(value.func, ast.Name) and value.func.id in VERBS and len(value.args) > 1:
-        return value.func.id, _text(value.args[1])
-    axes = [_text(keyword.value) for keyword in value.keywords if keyword.arg == "axis"]
+        return value.func.id.removesuffix("_together"), _axis(value.args[1])
+    axes = [_axis(keyword.value) for keyword in value.keywords if keyword.arg == "axis"]
     return "", axes[0] if axes else ""
 
 
-def _text(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else ""
+def _axis(node: ast.expr) -> str:
+    """Return the name in ``self.mesh.x`` or ``self.mesh["x"]``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    is_item = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    return str(node.slice.value) if is_item else ""  # type: ignore[attr-defined]
 
 
 def _with(key: tuple[str, str, str], statement: ast.stmt) -> ast.With:

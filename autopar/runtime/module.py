@@ -13,6 +13,7 @@ import torch
 
 from autopar.errors import SourceError
 from autopar.runtime import recompute, regather
+from autopar.runtime.axes import Axes
 
 M = TypeVar("M", bound="Module")
 
@@ -20,8 +21,9 @@ M = TypeVar("M", bound="Module")
 class Namespace:
     """One level of the tree of names; numbered children are accessed by index."""
 
-    def __init__(self, path: str = "") -> None:
-        self._path = path
+    def __init__(self, path: str = "", axes: Axes | None = None) -> None:
+        """`axes`: of the mesh, at the root of the tree."""
+        self._path, self._axes = path, axes
         self._children: dict[str, Namespace | torch.Tensor] = {}
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
@@ -68,7 +70,10 @@ def path_of(module: Module) -> str:
 
 
 class Module:
-    """A module of the emitted model, at a path in the tree of parameters."""
+    """A module of the emitted model, at a path in the tree of parameters.
+
+    It has the axes of the mesh by name (``self.mesh.x``), and the `device` for tensors that it makes.
+    """
 
     _here: Namespace
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
@@ -79,6 +84,9 @@ class Module:
     def __init__(self, parent: Module | Namespace, path: str = "") -> None:
         tree = parent._here if isinstance(parent, Module) else parent
         self._here = tree.at(path)
+        mesh = parent.mesh if isinstance(parent, Module) else parent._axes
+        self.mesh: Any = mesh
+        self.device = torch.device("cpu" if mesh is None else mesh.device)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_here":

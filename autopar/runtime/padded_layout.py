@@ -17,7 +17,7 @@ import torch.distributed as dist
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import Pad, cuts_evenly, cutting_axis, padded_shape
 from autopar.ir.placement import Sharding
-from autopar.runtime.context import Axes
+from autopar.runtime.axes import Axes
 
 
 def flat(x: torch.Tensor, first: int, last: int) -> torch.Tensor:

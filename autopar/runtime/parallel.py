@@ -20,9 +20,10 @@ from autopar.plans.plan import Plan
 from autopar.request.batch import Batch
 from autopar.request.model_state import ModelState
 from autopar.request.weights import OF_THE_MODEL, Weights
-from autopar.runtime import _torch, agreement, context, regather
+from autopar.runtime import _torch, agreement, regather
 from autopar.runtime.async_loss import in_time, late_loss
 from autopar.runtime.autocast import check_autocast, no_autocast
+from autopar.runtime.axes import Axes
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.checkpointable import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.clip import clip_grad_norm_
@@ -68,12 +69,12 @@ class Parallel(CheckpointableModule):
         super().__init__()
         self.device_mesh = device_mesh
         self._device = device_mesh.device_type
-        self.axes = context.Axes.of(device_mesh)
+        self.axes = Axes.of(device_mesh)
         self._local_input = local_input
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
         self.seeds = Seeds(int(seed[0]))
         self._synchronises = True
-        self._tree = Namespace()
+        self._tree = Namespace(axes=self.axes)
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
         self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
         self._dialect = Dialect.of(model, program.graph.aliases)
@@ -246,8 +247,7 @@ class Parallel(CheckpointableModule):
     def _denominators(self, counts: Program, batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         whole = Batch.of((), batch)
         inputs = [self._input(counts, whole, key) for key in counts.inputs]
-        with context.on(self.axes):
-            results = counts.run(self._tree, self._leaves.by_name, inputs)
+        results = counts.run(self._tree, inputs)
         return {key: results[name] for key, name in counts.graph.outputs}
 
     def _run(self, program: Program, batch: Batch) -> Any:
@@ -263,13 +263,12 @@ class Parallel(CheckpointableModule):
         if training:
             self._reducer.before_forward(self._synchronises)
         with (
-            context.on(self.axes),
             self._regathering(program, training),
             no_autocast(self._device),
             nullcontext() if program.sums_loss_alone else in_time(),
             self.seeds.forward() if program.is_random else nullcontext(),
         ):
-            results = program.run(self._tree, self._leaves.by_name, inputs)
+            results = program.run(self._tree, inputs)
         if training:
             self._watch(program, results)
         self._update_buffers(program, results)

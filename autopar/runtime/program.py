@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +17,9 @@ from autopar.ir.graph import Graph, Tensor, is_random
 from autopar.ir.placement import P, Sharding
 from autopar.ir.result_layout import leaving
 from autopar.ops.operators import callable_of
-from autopar.plans.grouping import Group, groups
+from autopar.plans.grouping import groups
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
-from autopar.runtime.coalesced import fetching
-from autopar.runtime.context import device
 from autopar.runtime.marks import marked
 from autopar.runtime.module import Module, Namespace
 
@@ -71,11 +68,10 @@ class Program:
         return next(n.outputs[0] for n in self.graph.leaves("input") if n.target == key)
 
     @cached_property
-    def groups(self) -> dict[tuple[str, int], Group]:
-        """By weight and hop: the group of a block's weights that share one collective."""
+    def converts_together(self) -> bool:
+        """Whether weights of a block share one collective."""
         plan = self.plan
-        found = groups(self.graph, plan.conversions, plan.mesh, plan.precision)
-        return {(m.name, group.hop): group for group in found for m in group.members}
+        return bool(groups(self.graph, plan.conversions, plan.mesh, plan.precision))
 
     @cached_property
     def is_random(self) -> bool:
@@ -107,8 +103,6 @@ class Program:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile` to the forward of every emitted block, or of a model without blocks."""
-        # A constant of the graph: evaluated once, when a block is traced.
-        torch.compiler.assume_constant_result(device)
         for block in self.blocks or (self.model,):
             made = torch.compile(block.forward, *args, **kwargs)
             block.forward = made  # type: ignore[method-assign]
@@ -120,13 +114,10 @@ class Program:
         module = marked(self.source, self.path, f"autopar_marked_{self.plan.digest}")
         return getattr(module, self.graph.name)  # type: ignore[no-any-return]
 
-    def run(
-        self, tree: Namespace, leaves: dict[str, torch.Tensor], inputs: list[torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Return the local results by tensor name of the graph; `leaves`: the parameters in `tree`."""
-        with fetching(self.groups, leaves) if self.groups else nullcontext():
-            is_marked = _torch.profiling() and not self.model._compiled
-            results = (self.marked if is_marked else self.model)(tree)(*inputs)
+    def run(self, tree: Namespace, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the local results by tensor name of the graph."""
+        is_marked = _torch.profiling() and not self.model._compiled
+        results = (self.marked if is_marked else self.model)(tree)(*inputs)
         names = self.graph.results
         if not isinstance(results, tuple) or len(results) != len(names):
             raise SourceError(

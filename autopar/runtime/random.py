@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from autopar.runtime.context import axis as axis_named
+from autopar.runtime.axes import Axis
 
 LARGEST_SEED = 2**62
 STRIDE = 1_000_003
@@ -46,15 +46,15 @@ class Seeds:
         self._generator.set_state(state)
 
 
-def per_shard(function: Callable[..., Any], *axes: str) -> Callable[..., Any]:
+def per_shard(function: Callable[..., Any], *axes: Axis) -> Callable[..., Any]:
     """Return `function` with random numbers that differ along `axes` and agree along all others."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Drawn from the seed that all ranks share, so it is the same number everywhere.
         base = int(torch.randint(LARGEST_SEED, (), device="cpu"))
         place = 0
-        for name in axes:
-            place = place * axis_named(name).size + axis_named(name).rank
+        for axis in axes:
+            place = place * axis.size + axis.rank
         with seeded((base + STRIDE * place) % LARGEST_SEED):
             return function(*args, **kwargs)
 

@@ -19,7 +19,6 @@ from torch.utils.checkpoint import (
 )
 
 from autopar.ops.operators import dear_kernels
-from autopar.runtime import coalesced as together
 from autopar.runtime import deferred
 
 Forward = Callable[..., Any]
@@ -45,7 +44,7 @@ def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
 
 
 def _again(forward: Forward, args: tuple[Any, ...]) -> Any:
-    with together.anew(), deferred.at_once():
+    with deferred.at_once():
         return forward(*args)
 
 

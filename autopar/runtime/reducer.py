@@ -14,8 +14,8 @@ import torch
 from autopar.errors import InputError
 from autopar.plans.buckets import buckets
 from autopar.runtime import _torch
+from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
-from autopar.runtime.context import Axes
 from autopar.runtime.padded_layout import kept_here
 from autopar.runtime.sharded_parameter import ShardedParameter
 

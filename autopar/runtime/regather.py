@@ -18,15 +18,32 @@ import torch
 from autopar.errors import InputError
 
 T = TypeVar("T")
-Gather = Callable[[torch.Tensor], torch.Tensor]
+Gather = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+@dataclass
+class _Gathers:
+    """Gathers that are repeated together, when the first of them is needed."""
+
+    sources: list[Any]
+    gather: Gather
+    results: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def take(self, place: int) -> torch.Tensor:
+        """Return one result; the others are kept until they are taken."""
+        if place not in self.results:
+            with torch.no_grad():
+                made = self.gather([_redeemed(source) for source in self.sources])
+            self.results = dict(enumerate(made))
+        return self.results.pop(place)
 
 
 @dataclass
 class Gathered:
-    """How to gather a tensor again; keeps the result only while tickets for it are outstanding."""
+    """A tensor that can be gathered again; the result is kept only while tickets are outstanding."""
 
-    source: Any
-    gather: Gather
+    gathers: _Gathers
+    place: int
     waiting: int = 0
     result: torch.Tensor | None = None
 
@@ -38,8 +55,7 @@ class Gathered:
     def again(self) -> torch.Tensor:
         """Return the gathered tensor; the first call repeats the gather."""
         if self.result is None:
-            with torch.no_grad():
-                self.result = self.gather(_redeemed(self.source))
+            self.result = self.gathers.take(self.place)
         result = self.result
         self.waiting -= 1
         if self.waiting <= 0:
@@ -75,18 +91,14 @@ Scope = dict[int, tuple[torch.Tensor, Gathered]]
 
 @dataclass
 class _Forward:
-    """The gathered tensors of the blocks that are running now, innermost last.
-
-    `waiting`: tensors gathered together with others, which no block has used yet.
-    """
+    """The gathered tensors of the blocks that are running now, innermost last."""
 
     scopes: list[Scope] = field(default_factory=list)
-    waiting: Scope = field(default_factory=dict)
 
     def find(self, tensor: torch.Tensor) -> Gathered | None:
         """Return the entry with this tensor's storage, if any."""
         key = _storage(tensor)
-        for scope in (*reversed(self.scopes), self.waiting):
+        for scope in reversed(self.scopes):
             if key in scope:
                 return scope[key][1]
         return None
@@ -148,58 +160,17 @@ def scope() -> Iterator[Callable[[T], T]]:
         forward.scopes.pop()
 
 
-def remember(made: torch.Tensor, source: torch.Tensor, gather: Gather) -> None:
-    """Record that `made` can be gathered from `source` again; it stays alive until its block returns."""
+def remember(made: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], gather: Gather) -> None:
+    """Record that these tensors can be gathered from their sources again, in one collective.
+
+    They stay alive until their block returns.
+    """
     forward = _FORWARD.get()
     if forward is None or not torch.is_grad_enabled():
         return
-    entry = Gathered(_kept(source, forward), gather)
-    forward.scopes[-1][_storage(made)] = (made, entry)
-
-
-@dataclass
-class _Together:
-    """Gathers that are repeated together, when the first of them is needed."""
-
-    sources: list[Any]
-    gather: Callable[[list[torch.Tensor]], list[torch.Tensor]]
-    results: dict[int, torch.Tensor] = field(default_factory=dict)
-
-    def take(self, place: int) -> torch.Tensor:
-        """Return one result; the others are kept until they are taken."""
-        if place not in self.results:
-            self.results = dict(enumerate(self.gather([_redeemed(s) for s in self.sources])))
-        return self.results.pop(place)
-
-
-def remember_together(
-    made: Sequence[torch.Tensor],
-    sources: Sequence[torch.Tensor],
-    gather: Callable[[list[torch.Tensor]], list[torch.Tensor]],
-) -> None:
-    """Record that these tensors can be gathered from their sources again, in one collective.
-
-    Each belongs to the block that uses it (`taken`), whichever block gathered it.
-    """
-    forward = _FORWARD.get()
-    if forward is None or not made or not torch.is_grad_enabled():
-        return
-    together = _Together([_kept(source, forward) for source in sources], gather)
+    gathers = _Gathers([_kept(source, forward) for source in sources], gather)
     for place, tensor in enumerate(made):
-
-        def again(_: Any, place: int = place) -> torch.Tensor:
-            return together.take(place)
-
-        forward.waiting[_storage(tensor)] = (tensor, Gathered(None, again))
-
-
-def taken(tensor: torch.Tensor) -> torch.Tensor:
-    """Move a tensor that was gathered with others to the innermost block; return it."""
-    forward = _FORWARD.get()
-    entry = None if forward is None else forward.waiting.pop(_storage(tensor), None)
-    if forward is not None and entry is not None:
-        forward.scopes[-1][_storage(tensor)] = entry
-    return tensor
+        forward.scopes[-1][_storage(tensor)] = (tensor, Gathered(gathers, place))
 
 
 def _kept(source: torch.Tensor, forward: _Forward) -> Any:
@@ -208,10 +179,10 @@ def _kept(source: torch.Tensor, forward: _Forward) -> Any:
     return Shard(source.detach(), source._version) if shared is None else shared.ticket(source)
 
 
-def _redeemed(kept: Ticket | Shard | None) -> Any:
+def _redeemed(kept: Ticket | Shard) -> torch.Tensor:
     """Return the source; raise `InputError` if it was modified since the forward."""
     if not isinstance(kept, Shard):
-        return None if kept is None else kept.redeem()
+        return kept.redeem()
     if kept.tensor._version != kept.version:
         raise InputError(
             f"Weights of shape {tuple(kept.tensor.shape)} on this rank were changed in place between a "

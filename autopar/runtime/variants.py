@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from autopar.ops.experts import routed_experts
 from autopar.ops.operators import batch_norm, count_valid, cross_entropy_sum, strided
-from autopar.runtime.context import axis as axis_named
+from autopar.runtime.axes import Axis
 from autopar.runtime.ranges import check_range, padded_embedding
 
 
@@ -21,17 +21,17 @@ def vocab_parallel_embedding(
     padding_idx: int = -1,
     *_: Any,
     rows: int | None = None,
-    axis: str,
+    axis: Axis,
 ) -> torch.Tensor:
     """Look up the rows that this rank holds, zeros for the others: the sum over ranks is the embedding.
 
     Counted over all ranks, rows after the first `rows` are padding.
     """
-    where, held = axis_named(axis), weight.shape[0]
-    every = held * where.size if rows is None else rows
+    held = weight.shape[0]
+    every = held * axis.size if rows is None else rows
     table = [every, *weight.shape[1:]]
     check_range(indices, every, f"vocab_parallel_embedding (table of shape {table}): id")
-    local = indices - where.rank * held
+    local = indices - axis.rank * held
     mine = (local >= 0) & (local < held)
     if padding_idx >= 0:
         # The row of padding_idx gets no gradient; its value is still used.
@@ -51,10 +51,10 @@ def expert_parallel(
     down: torch.Tensor,
     activation: str,
     *,
-    axis: str,
+    axis: Axis,
 ) -> torch.Tensor:
     """Run this rank's experts only: the result is a partial sum of the mixture over ranks."""
-    first = axis_named(axis).rank * up.shape[0]
+    first = axis.rank * up.shape[0]
     made: torch.Tensor = routed_experts(x, chosen.long() - first, weights, up, down, activation)
     return made
 
@@ -122,7 +122,7 @@ def vocab_parallel_cross_entropy(
     label_smoothing: float = 0.0,
     classes: int | None = None,
     *,
-    axis: str,
+    axis: Axis,
 ) -> torch.Tensor:
     """`cross_entropy_sum` of logits [n, classes] with classes sharded over `axis`; equal on all ranks.
 
@@ -130,13 +130,13 @@ def vocab_parallel_cross_entropy(
     """
     _refuse_kinds(logits, target)
     # In uint8, `target - first` would wrap around to a class of this rank.
-    target, where = target.long(), axis_named(axis)
+    target = target.long()
     local = logits.shape[1]
-    every = local * where.size if classes is None else classes
+    every = local * axis.size if classes is None else classes
     what = f"vocab_parallel_cross_entropy ({every} classes): target"
     check_range(target, every, what, ignored=ignore_index)
     return _CrossEntropy.apply(  # type: ignore[no-any-return]
-        logits, target, where.group, where.rank * local, every, ignore_index, label_smoothing
+        logits, target, axis.group, axis.rank * local, every, ignore_index, label_smoothing
     )
 
 
@@ -235,10 +235,10 @@ def sync_batch_norm(
     momentum: float,
     eps: float,
     *,
-    axis: str,
+    axis: Axis,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Batch norm of a batch sharded over `axis`, with the statistics of the whole batch."""
-    y, mean, variance, number = _BatchNorm.apply(x, weight, bias, eps, axis_named(axis).group)
+    y, mean, variance, number = _BatchNorm.apply(x, weight, bias, eps, axis.group)
     unbiased = variance * (number / (number - 1))
     new_mean = torch.lerp(running_mean, mean.to(running_mean.dtype), momentum)
     new_var = torch.lerp(running_var, unbiased.to(running_var.dtype), momentum)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -28,14 +29,23 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import P, S, Sharding, Type
 from autopar.plans.plan import Plan
 from autopar.rules import localize
-from autopar.runtime import _torch, _typed
-from autopar.runtime.context import Axes, on
+from autopar.runtime import _torch
+from autopar.runtime.axes import Axes
+from autopar.runtime.marks import VERBS
+from autopar.verify import spmd
 
 LACKS_RULE = "No valid sharding strategy", "is not supported"
 """Error messages of the checker for an unknown operator or an unknown way to call one."""
 _CALL = re.compile(r"((?:torch\.(?:ops\.\w+\.\w+\.)?|F\.)?[A-Za-z_]\w*)\(")
-NAMES = {"torch": torch, "F": F, **{name: getattr(runtime, name) for name in runtime.__all__}}
-"""Names that emitted code imports."""
+NAMES = {
+    "torch": torch,
+    "F": F,
+    **{name: getattr(runtime, name) for name in runtime.__all__},
+    **dict.fromkeys(VERBS, spmd.convert),
+    "all_gather_together": spmd.convert_together,
+    "replicate_together": spmd.convert_together,
+}
+"""Names that emitted code imports; conversions are those that the checker follows."""
 
 
 class Silent(Exception):
@@ -79,13 +89,13 @@ def _world(mesh: Mesh) -> Iterator[DeviceMesh]:
         raise MeshError("A plan is type-checked in a process of its own, not under torchrun.")
     with _torch.fake_world(mesh.world_size):
         devices = init_device_mesh("cpu", mesh.sizes, mesh_dim_names=mesh.names)
-        with on(Axes.of(devices)):
-            yield devices
+        yield devices
 
 
 class _Checker:
     def __init__(self, plan: Plan, graph: Graph, devices: DeviceMesh) -> None:
         self._graph, self._mesh, self._devices = graph, plan.mesh, devices
+        self._module = SimpleNamespace(mesh=Axes.of(devices), device=torch.device("cpu"))
         self._weights = {
             Weight(node.target): Value(node.outputs[0].name, plan.choice[node.name].outputs[0])
             for kind in ("parameter", "buffer")
@@ -117,11 +127,11 @@ class _Checker:
         if "axis=" in _text(statement.parts):
             raise Silent("a local implementation")
         here = {f"v{i}": self._declared(value) for i, value in enumerate(operands)}
-        wanted = [_typed.derived(self._declared(value)) for value in statement.targets]
+        wanted = [spmd.derived(self._declared(value)) for value in statement.targets]
         try:
-            with torch.enable_grad(), _typed.checking():
-                made = eval(_text(statement.parts), {**NAMES, **here})
-        except _typed.REFUSED as refusal:
+            with torch.enable_grad(), spmd.checking():
+                made = eval(_text(statement.parts), {**NAMES, **here, "self": self._module})
+        except spmd.REFUSED as refusal:
             if any(P in tuple(value.form) for value in operands):
                 raise Silent(f"a partial operand of {_called(statement)}") from None
             return _weighed(refusal, statement)
@@ -129,7 +139,7 @@ class _Checker:
             raise Silent(f"fails on {_called(statement)}") from None
         results: Sequence[Any] = made if isinstance(made, (tuple, list)) else [made]
         for result, want, value in zip(results, wanted, statement.targets, strict=True):
-            got = _typed.derived(result)
+            got = spmd.derived(result)
             if got != want:
                 return f"{value.tensor} is {value.form} in the plan, but derived is {got}"
         return None
@@ -153,7 +163,7 @@ class _Checker:
         shape = value.form.local_shape(tensor.shape, self._mesh)
         x = torch.empty(shape, dtype=getattr(torch, tensor.dtype), device="meta")
         x = x.requires_grad_() if tensor.differentiable else x
-        return _typed.declare(x, types, self._devices)
+        return spmd.declare(x, types, self._devices)
 
     def _types(self, tensor: Tensor, form: Sharding) -> Iterator[tuple[str, Type]]:
         """Yield the type on each axis; of axes that split the same dim the outer one comes first."""

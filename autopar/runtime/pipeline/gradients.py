@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
-from autopar.runtime.context import Axes
 from autopar.runtime.pipeline.filling import Filling
 from autopar.runtime.reducer import in_buckets
 from autopar.runtime.sharded_parameter import ShardedParameter

@@ -16,8 +16,9 @@ from autopar.errors import InputError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch
 from autopar.request.weights import OF_THE_MODEL, Weights
-from autopar.runtime import agreement, context
+from autopar.runtime import agreement
 from autopar.runtime.autocast import check_autocast, no_autocast
+from autopar.runtime.axes import Axes
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.checkpointable import CheckpointableModule, refuse_without_gradients
 from autopar.runtime.clip import gradients, shrink, total_norm
@@ -72,13 +73,13 @@ class Pipelined(CheckpointableModule):
         meshes = [worker_mesh(worker.ranks, worker.mesh) for worker in built.plan.workers]
         self.device_mesh = meshes[built.worker]
         self._device = self.device_mesh.device_type
-        self.axes = context.Axes.of(self.device_mesh)
+        self.axes = Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected, self._numbers = Expected(example), Numbers(example)
         self._agreement = BatchAgreement(compiler)
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
-        self._tree = Namespace()
+        self._tree = Namespace(axes=self.axes)
         self._owned = Ownership(built, self.device_mesh)
         self._slots = list(self._owned.slots(model))
         self._targets = self._owned.targets(model, self._slots)
@@ -243,7 +244,7 @@ class Pipelined(CheckpointableModule):
     def _stages(self, built: Built) -> dict[int, Stage]:
         splits = built.plan.schedule.splits_backward
         return {
-            number: Stage(program, self.axes, self._tree, self._leaves, splits)
+            number: Stage(program, self._tree, self._leaves, splits)
             for number, program in built.programs.items()
         }
 
@@ -299,8 +300,7 @@ class Pipelined(CheckpointableModule):
         tensors = Batch.of((), batch).tensors
         counts = built.counts
         inputs = [counts.entered(tensors, key, self._device) for key in counts.inputs]
-        with context.on(self.axes):
-            results = counts.run(self._tree, self._leaves.by_name, inputs)
+        results = counts.run(self._tree, inputs)
         return {key: results[name] for key, name in counts.graph.outputs}
 
     @torch.no_grad()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from autopar.runtime.context import Axes, on
 from autopar.runtime.deferred import Deferred, deferring
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
@@ -36,7 +35,6 @@ class Stage:
     """One stage; `splits`: weight gradients are computed separately from the inputs' gradients."""
 
     program: Program
-    axes: Axes
     tree: Namespace
     leaves: Leaves
     splits: bool
@@ -64,14 +62,13 @@ class Stage:
         ]
         deferred = Deferred(frozenset(map(id, self.leaves.by_name.values())))
         with ExitStack() as stack:
-            stack.enter_context(on(self.axes))
             if training and self.program.regathers:
                 stack.enter_context(regathering())
             if training and self.splits:
                 stack.enter_context(deferring(deferred))
             if self.program.is_random:
                 stack.enter_context(seeded())
-            results = self.program.run(self.tree, self.leaves.by_name, arguments)
+            results = self.program.run(self.tree, arguments)
         if training:
             self.flights[microbatch] = Flight(received, results, deferred)
         return results
@@ -91,7 +88,7 @@ class Stage:
         if roots:
             outputs, values = zip(*roots, strict=True)
             # Both halves run the backward of an all-gather that several weights share.
-            retain = self.splits and bool(self.program.groups)
+            retain = self.splits and self.program.converts_together
             torch.autograd.backward(outputs, values, retain_graph=retain)
         flight.results = {}
         return {

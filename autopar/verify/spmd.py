@@ -1,4 +1,4 @@
-"""Wraps `spmd_types`, in this file only: conversions between two plain types, and its type checker.
+"""Wraps `spmd_types`, in this file only: its type checker, and conversions that the checker follows.
 
 `spmd_types` requires contiguous inputs and incoming gradients; both are made contiguous here.
 """
@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.ir.placement import I, N, P, R, S, Type
-from autopar.runtime import _torch
-from autopar.runtime.exchange import exchange
+from autopar.runtime.axes import Axis
 
 # spmd_types 0.3 uses names that torch 2.13 deprecates; exactly these warnings are silenced.
 warnings.filterwarnings(
@@ -65,26 +64,17 @@ def own(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return made.clone() if shared else made
 
 
-def step(
-    x: torch.Tensor,
-    group: dist.ProcessGroup,
-    source: Type,
-    target: Type,
-    reduce: torch.dtype | None = None,
+def _plain_step(
+    x: torch.Tensor, group: dist.ProcessGroup, source: Type, target: Type
 ) -> torch.Tensor:
-    """Convert from one type to another; shards here have ``of=1``.
-
-    Gradients are summed in `reduce`, or in their own dtype.
-    """
+    """Convert from one type to another; shards here have ``of=1``."""
     ends = {"src": _type(source), "dst": _type(target)}
-    backward = {"op_dtype": reduce or x.dtype}
+    backward = {"op_dtype": x.dtype}
     if {source, target} <= {R, I, N}:
         # The value does not change, and may be a view with any strides.
         made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
         return contiguous_gradient(made)
     x = contiguous_gradient(x.contiguous())
-    if isinstance(source, S) and isinstance(target, S) and not _torch.exchanges_lists(x):
-        return contiguous_gradient(exchange(x, group, source.dim, target.dim).contiguous())
     if (source, target) in _EXPERT:
         made = spmd.convert(x, group, **ends, expert_mode=True, backward_options=backward)
     else:
@@ -94,6 +84,82 @@ def step(
 
 def _type(kind: Type) -> Any:
     return spmd.S(kind.dim) if isinstance(kind, S) else _LETTERS[kind.name]
+
+
+def convert(
+    x: torch.Tensor, axis: Axis, source: Type, target: Type, *_: object, **__: object
+) -> torch.Tensor:
+    """Stand in for the runtime's conversions in statements that are checked."""
+    return x if axis.size == 1 else _step(x, axis.group, axis.size, source, target)
+
+
+def convert_together(
+    axis: Axis, target: Type, *weights: tuple[torch.Tensor, Type, str], **_: object
+) -> list[torch.Tensor]:
+    """Stand in for the runtime's conversions of several weights."""
+    return [convert(x, axis, source, target) for x, source, _ in weights]
+
+
+def _step(
+    x: torch.Tensor, group: dist.ProcessGroup, size: int, source: Type, target: Type
+) -> torch.Tensor:
+    if isinstance(source, S) and isinstance(target, S):
+        return _exchange(x, group, size, source, target)
+    if isinstance(source, S):
+        apart, plain = _unflatten(x, source)
+        return _flatten(_plain_step(apart, group, plain, target), source)
+    if isinstance(target, S):
+        apart, plain = _unflatten(x, target)
+        return _flatten(_plain_step(apart, group, source, plain), target)
+    return _plain_step(x, group, source, target)
+
+
+def _unflatten(x: torch.Tensor, shard: S) -> tuple[torch.Tensor, S]:
+    """Return a view with the shard's blocks in a dim of their own, and the plain shard of that view."""
+    if shard.of == 1:
+        return x, shard
+    return x.unflatten(shard.dim, (shard.of, -1)), S(shard.dim + 1)
+
+
+def _flatten(x: torch.Tensor, shard: S) -> torch.Tensor:
+    return x if shard.of == 1 else x.flatten(shard.dim, shard.dim + 1)
+
+
+def _exchange(
+    x: torch.Tensor, group: dist.ProcessGroup, size: int, source: S, target: S
+) -> torch.Tensor:
+    """Convert shard to shard by an all-to-all between two plain dims of a view."""
+    if source.dim == target.dim:
+        return _exchange_inside(x, group, size, source, target)
+    if source.of == target.of == 1:
+        return _plain_step(x, group, source, target)
+    # The later dim is unflattened first, so that the index of the earlier one stays valid.
+    shape = x.shape
+    apart = x
+    for shard in sorted((source, target), key=lambda s: -s.dim):
+        apart = apart.unflatten(shard.dim, (shard.of, -1))
+    shift = {min(source.dim, target.dim): 1, max(source.dim, target.dim): 2}
+    plain = [S(shard.dim + shift[shard.dim]) for shard in (source, target)]
+    moved = _plain_step(apart, group, plain[0], plain[1])
+    sizes = list(shape)
+    sizes[source.dim] *= size
+    sizes[target.dim] //= size
+    return moved.reshape(sizes)
+
+
+def _exchange_inside(
+    x: torch.Tensor, group: dist.ProcessGroup, size: int, source: S, target: S
+) -> torch.Tensor:
+    """Move the split within one dim, seen as [outer, size, middle, size, inner]: from one `size`
+    dim to the other."""
+    first, second = sorted((source.of, target.of))
+    middle = second // (first * size)
+    parts = (1, size) if source.of == first else (size, 1)
+    dim = source.dim
+    apart = x.unflatten(dim, (first, parts[0], middle, parts[1], -1))
+    early, late = S(dim + 1), S(dim + 3)
+    ends = (early, late) if source.of == first else (late, early)
+    return _plain_step(apart, group, *ends).reshape(x.shape)
 
 
 Derived = tuple[dict[str, str], tuple[tuple[str, ...], ...]]

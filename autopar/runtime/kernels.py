@@ -1,0 +1,197 @@
+"""The collectives of conversions on local tensors, without gradients.
+
+Eagerly they are called as they are.  In a graph of `torch.compile` each is one operator
+(`torch.ops.autopar`), so that a block with its collectives is a single graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from autopar.ir.placement import S
+from autopar.plans.buckets import NBYTES
+from autopar.runtime import _torch
+from autopar.runtime.axes import Axis
+
+Tensors = Sequence[torch.Tensor]
+
+
+def all_gather(xs: Tensors, shards: Sequence[S], axis: Axis) -> list[torch.Tensor]:
+    """Return the wholes of which these are shards."""
+    if torch.compiler.is_compiling():
+        places = [shard.dim for shard in shards], [shard.of for shard in shards]
+        return torch.ops.autopar.all_gather(xs, *places, axis.size, axis.group_name)  # type: ignore[no-any-return]
+    return gathered(xs, shards, axis.size, axis.group)
+
+
+def reduce_scatter(xs: Tensors, shards: Sequence[S], axis: Axis) -> list[torch.Tensor]:
+    """Return this rank's shards of the sums over ranks."""
+    if torch.compiler.is_compiling():
+        places = [shard.dim for shard in shards], [shard.of for shard in shards]
+        return torch.ops.autopar.reduce_scatter(xs, *places, axis.size, axis.group_name)  # type: ignore[no-any-return]
+    return scattered(xs, shards, axis.size, axis.group)
+
+
+def all_reduce(xs: Tensors, axis: Axis) -> list[torch.Tensor]:
+    """Return the sums over ranks."""
+    if torch.compiler.is_compiling():
+        return torch.ops.autopar.all_reduce(xs, axis.group_name)  # type: ignore[no-any-return]
+    return summed(xs, axis.group)
+
+
+def all_to_all(x: torch.Tensor, source: int, target: int, axis: Axis) -> torch.Tensor:
+    """Move the split from dim `source` to dim `target`."""
+    if torch.compiler.is_compiling():
+        made: torch.Tensor = torch.ops.autopar.all_to_all(
+            x, source, target, axis.size, axis.group_name
+        )
+        return made
+    return exchanged(x, source, target, axis.size, axis.group)
+
+
+def part(x: torch.Tensor, shard: S, axis: Axis) -> torch.Tensor:
+    """Return this rank's shard, in storage of its own: a view would keep all of `x` alive."""
+    blocks = x.unflatten(shard.dim, (shard.of, axis.size, -1)).select(shard.dim + 1, axis.rank)
+    mine: torch.Tensor = blocks.flatten(shard.dim, shard.dim + 1)  # several blocks are copied into one
+    return mine if shard.of > 1 else mine.clone(memory_format=torch.contiguous_format)
+
+
+def zero_pad(x: torch.Tensor, shard: S, axis: Axis) -> torch.Tensor:
+    """Return the whole with zeros in place of other ranks' shards."""
+    blocks = x.unflatten(shard.dim, (shard.of, 1, -1))
+    pads = [0, 0] * (blocks.dim() - shard.dim - 2) + [axis.rank, axis.size - axis.rank - 1]
+    padded: torch.Tensor = F.pad(blocks, pads)
+    return padded.flatten(shard.dim, shard.dim + 2)
+
+
+def on_first(x: torch.Tensor, axis: Axis) -> torch.Tensor:
+    """Return `x` on the first rank and zeros on others."""
+    return x if axis.rank == 0 else torch.zeros_like(x)
+
+
+# What is sent, eagerly and as operators.
+
+
+def gathered(
+    tensors: Sequence[torch.Tensor], shards: Sequence[S], size: int, group: dist.ProcessGroup
+) -> list[torch.Tensor]:
+    """All-gather in one collective, each result in storage of its own."""
+    stacked = [tensor.new_empty((size, *tensor.shape)) for tensor in tensors]
+    if len(stacked) == 1:
+        _torch.all_gather_single(stacked[0].view(-1), tensors[0].reshape(-1), group=group)
+    else:
+        _torch.all_gather_many(stacked, tensors, group)
+    return [
+        stack.view(size, *_blocks(tensor.shape, shard))
+        .movedim(0, shard.dim + 1)
+        .reshape(_whole(tensor.shape, shard, size))
+        for stack, tensor, shard in zip(stacked, tensors, shards, strict=True)
+    ]
+
+
+def scattered(
+    xs: Tensors, shards: Sequence[S], size: int, group: dist.ProcessGroup
+) -> list[torch.Tensor]:
+    """Reduce-scatter in one collective.
+
+    Small tensors are copied into one message, which costs less than many.  Large ones are copied only
+    if they are not in rank order in memory.
+    """
+    parts = [_apart(x, shard, size) for x, shard in zip(xs, shards, strict=True)]
+    shapes = [_cut(x.shape, shard, size) for x, shard in zip(xs, shards, strict=True)]
+    if len(xs) == 1 or sum(x.nbytes for x in xs) > NBYTES:
+        mine = [x.new_empty(shape) for x, shape in zip(xs, shapes, strict=True)]
+        _torch.reduce_scatter_many(mine, parts, group)
+        return mine
+    sizes = [x.numel() // size for x in xs]
+    flat = xs[0].new_empty((size, sum(sizes)))
+    for place, each in zip(flat.split(sizes, 1), parts, strict=True):
+        place.view(each.shape).copy_(each)
+    row = flat.new_empty(flat.shape[1])
+    _torch.reduce_scatter_single(row, flat.view(-1), group=group)
+    return [piece.view(shape) for piece, shape in zip(row.split(sizes), shapes, strict=True)]
+
+
+def summed(xs: Tensors, group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """All-reduce in one collective, into new tensors."""
+    if len(xs) == 1:
+        total = xs[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return [total]
+    flat = torch.cat([x.reshape(-1) for x in xs])
+    dist.all_reduce(flat, group=group)
+    return [p.view(x.shape) for p, x in zip(flat.split([x.numel() for x in xs]), xs, strict=True)]
+
+
+def exchanged(
+    x: torch.Tensor, source: int, target: int, size: int, group: dist.ProcessGroup
+) -> torch.Tensor:
+    """All-to-all."""
+    leaving = x.unflatten(target, (size, -1)).movedim(target, 0).contiguous()
+    come = torch.empty_like(leaving)
+    dist.all_to_all_single(come, leaving, group=group)
+    made: torch.Tensor = come.movedim(0, source).flatten(source, source + 1).contiguous()
+    return made
+
+
+def _apart(x: torch.Tensor, shard: S, size: int) -> torch.Tensor:
+    """View a whole as ``[ranks, *shard]``, with the shard's blocks in a dim of their own."""
+    parts: torch.Tensor = x.unflatten(shard.dim, (shard.of, size, -1)).movedim(shard.dim + 1, 0)
+    return parts
+
+
+def _blocks(shape: Sequence[int], shard: S) -> tuple[int, ...]:
+    dim = shard.dim
+    return (*shape[:dim], shard.of, shape[dim] // shard.of, *shape[dim + 1 :])
+
+
+def _whole(shape: Sequence[int], shard: S, size: int) -> tuple[int, ...]:
+    return (*shape[: shard.dim], shape[shard.dim] * size, *shape[shard.dim + 1 :])
+
+
+def _cut(shape: Sequence[int], shard: S, size: int) -> tuple[int, ...]:
+    return (*shape[: shard.dim], shape[shard.dim] // size, *shape[shard.dim + 1 :])
+
+
+def _define(schema: str, run: Callable[..., object], shape: Callable[..., object]) -> None:
+    """Define an operator with its implementation and its shape on fake tensors."""
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"autopar::{name}", shape, lib=_LIBRARY)
+
+
+_LIBRARY = torch.library.Library("autopar", "FRAGMENT")
+_group = _torch.group_named
+_define(
+    "all_gather(Tensor[] xs, int[] dims, int[] ofs, int size, str group) -> Tensor[]",
+    lambda xs, dims, ofs, size, group: gathered(xs, [*map(S, dims, ofs)], size, _group(group)),
+    lambda xs, dims, ofs, size, group: [
+        x.new_empty(_whole(x.shape, S(dim, of), size))
+        for x, dim, of in zip(xs, dims, ofs, strict=True)
+    ],
+)
+_define(
+    "reduce_scatter(Tensor[] xs, int[] dims, int[] ofs, int size, str group) -> Tensor[]",
+    lambda xs, dims, ofs, size, group: scattered(xs, [*map(S, dims, ofs)], size, _group(group)),
+    lambda xs, dims, ofs, size, group: [
+        x.new_empty(_cut(x.shape, S(dim, of), size))
+        for x, dim, of in zip(xs, dims, ofs, strict=True)
+    ],
+)
+_define(
+    "all_reduce(Tensor[] xs, str group) -> Tensor[]",
+    lambda xs, group: summed(xs, _group(group)),
+    lambda xs, group: [x.new_empty(x.shape) for x in xs],
+)
+_define(
+    "all_to_all(Tensor x, int source, int target, int size, str group) -> Tensor",
+    lambda x, source, target, size, group: exchanged(x, source, target, size, _group(group)),
+    lambda x, source, target, size, group: x.new_empty(
+        _whole(_cut(x.shape, S(target), size), S(source), size)
+    ),
+)
