@@ -150,7 +150,7 @@ def test_private_torch_names_and_spmd_types_have_one_home() -> None:
         if path.name != "_torch.py":
             uses = [m[0] for m in private.finditer(text) if m[0] not in NAMES_ONLY]
             assert not uses, f"{path}: {uses}"
-        if path.name != "_typed.py":
+        if path.name != "spmd.py":
             assert "import spmd_types" not in text, path
 
 

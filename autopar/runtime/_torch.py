@@ -200,11 +200,6 @@ if torch.__version__ < TorchVersion("2.13"):
     _redistribute_blocks()
 
 
-def exchanges_lists(tensor: torch.Tensor) -> bool:
-    """Whether all-to-all accepts lists of tensors on this device: gloo does since torch 2.13."""
-    return not tensor.is_cpu or torch.__version__ >= TorchVersion("2.13")
-
-
 all_gather_single: Callable[..., Any] = getattr(
     dist, "all_gather_single", dist.all_gather_into_tensor
 )

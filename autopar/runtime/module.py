@@ -79,7 +79,7 @@ class Module:
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
     """Recomputation of the block in the backward: of nothing, of selected operators, or in full."""
     _compiled: ClassVar[bool] = False
-    """Whether the forwards are compiled by `torch.compile`, and so have no profiler spans."""
+    """Whether the forward is compiled by `torch.compile`, and so has no profiler spans."""
 
     def __init__(self, parent: Module | Namespace, path: str = "") -> None:
         tree = parent._here if isinstance(parent, Module) else parent
@@ -105,6 +105,8 @@ class Module:
         raise SourceError(f"{type(self).__name__} defines no forward.")
 
     def __call__(self, *args: Any) -> Any:
+        if self._compiled:  # recomputes and gathers again within its graph
+            return self.forward(*args)
         with regather.scope() as leaving:
             if self.recompute == "none":
                 return leaving(self.forward(*args))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from autopar.ir.result_layout import leaving
 from autopar.ops.operators import callable_of
 from autopar.plans.grouping import groups
 from autopar.plans.plan import Plan
-from autopar.runtime import _torch
+from autopar.runtime import _torch, recompute
 from autopar.runtime.marks import marked
 from autopar.runtime.module import Module, Namespace
 
@@ -34,6 +35,8 @@ class Program:
     path: Path
     model: type[Module]
     blocks: tuple[type[Module], ...]
+    module: ModuleType
+    """The emitted module that defines them."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -103,9 +106,12 @@ class Program:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile` to the forward of every emitted block, or of a model without blocks."""
+        # The compiler looks the globals of functions up by their module's name.
+        sys.modules[self.module.__name__] = self.module
         for block in self.blocks or (self.model,):
-            made = torch.compile(block.forward, *args, **kwargs)
-            block.forward = made  # type: ignore[method-assign]
+            whole = recompute.within_graph(block.forward, block.recompute, self.regathers)
+            block.forward = torch.compile(whole, *args, **kwargs)  # type: ignore[method-assign]
+            block._compiled = True
         self.model._compiled = True
 
     @cached_property
@@ -149,7 +155,7 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
         raise SourceError(f"{path} defines no class {graph.name}(Module).")
     defined = (v for v in vars(module).values() if getattr(v, "__module__", None) == name)
     blocks = tuple(v for v in defined if v is not model and issubclass(v, Module))
-    return Program(plan, graph, source, path, model, blocks)
+    return Program(plan, graph, source, path, model, blocks, module)
 
 
 def _registered(graph: Graph, path: Path) -> None:

@@ -48,6 +48,41 @@ def _again(forward: Forward, args: tuple[Any, ...]) -> Any:
         return forward(*args)
 
 
+def within_graph(forward: Forward, mode: str, regathers: bool) -> Forward:
+    """Return a block's forward with its recomputation inside, for a compiler to see.
+
+    Compiled graphs save no tensors by hooks, so gathers are repeated by recomputing them alone.
+    """
+    if mode == "none" and not regathers:
+        return forward
+    policies = {"none": _gathers_again, "selective": _selective}
+    options = {"context_fn": policies[mode]} if mode in policies else {}
+
+    def run(self: Any, *args: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(self, *args)
+
+        def once(*args: Any) -> Any:
+            return forward(self, *args)
+
+        return checkpoint(once, *args, use_reentrant=False, **options)  # type: ignore[arg-type]
+
+    return run
+
+
+def _gathers_again() -> Contexts:
+    contexts: Contexts = create_selective_checkpoint_contexts(_gathers_policy)
+    return contexts
+
+
+def _gathers_policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Recompute gathers and views, which would keep what was gathered."""
+    is_view = any(each.alias_info is not None for each in operator._schema.returns)
+    if is_view or operator is torch.ops.autopar.all_gather.default:
+        return CheckpointPolicy.MUST_RECOMPUTE
+    return CheckpointPolicy.PREFER_SAVE
+
+
 def _nothing() -> Contexts:
     return nullcontext(), nullcontext()
 

@@ -8,7 +8,8 @@ import torch.distributed as dist
 from autopar.ir.conversion import Step
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding, Type
-from autopar.runtime import _typed
+from autopar.runtime.axes import Axis
+from autopar.runtime.convert import convert
 
 ROWS, COLUMNS = 8, 6
 
@@ -24,7 +25,10 @@ def taken(source: Type, target: Type) -> None:
         for each in parts
     }
     x = torch.ones(_local(source), requires_grad=True)
-    made = _typed.step(x, dist.group.WORLD, source, target)
+    world = dist.group.WORLD
+    assert world is not None
+    axis = Axis("x", world, dist.get_rank(), dist.get_world_size())
+    made = convert(x, axis, source, target)
     gradient = torch.ones_like(made)
     (back,) = torch.autograd.grad(made, x, gradient)
     found = {

@@ -1,27 +1,25 @@
-"""What every rank does to compare two ways of moving a cut from one dim to another."""
+"""What every rank does to move a split from one dim to another."""
 
 from __future__ import annotations
-
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
 from autopar.ir.placement import S
-from autopar.runtime import _torch, _typed
+from autopar.runtime.axes import Axis
+from autopar.runtime.convert import convert
 
 
 def exchanged(source: int, target: int) -> None:
-    """In lists of tensors, and in one tensor: the same values, and the same gradients."""
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    x = torch.randn(6, 12, 6, generator=generator, dtype=torch.float64)
-    found = []
-    for lists in (True, False):
-        leaf = x.clone().requires_grad_()
-        with patch.object(_torch, "exchanges_lists", lambda _, lists=lists: lists):
-            made = _typed.step(leaf, dist.group.WORLD, S(source), S(target))
-            made.square().sum().backward()
-        found.append((made.detach(), leaf.grad))
-    assert found[0][0].shape != x.shape
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    """The value is this rank's part of the whole, and so is the gradient."""
+    world, rank, ranks = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+    assert world is not None
+    every = [
+        torch.randn(6, 12, 6, generator=torch.Generator().manual_seed(r), dtype=torch.float64)
+        for r in range(ranks)
+    ]
+    leaf = every[rank].clone().requires_grad_()
+    made = convert(leaf, Axis("x", world, rank, ranks), S(source), S(target))
+    made.square().sum().backward()
+    assert torch.equal(made.detach(), torch.cat(every, source).chunk(ranks, target)[rank])
+    assert torch.equal(leaf.grad, 2 * every[rank])

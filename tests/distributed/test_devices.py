@@ -49,7 +49,7 @@ def test_every_maker_is_told_the_device(preset: str) -> None:
     calls = {match.group(1): match.group() for match in MAKERS.finditer(source)}
     assert {"arange", "linspace", "full", "eye", "rand", "ones"} <= calls.keys()
     for call in calls.values():
-        assert "device=device()" in call
+        assert "device=self.device" in call
 
 
 def graph_breaks() -> int:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from autopar.runtime import _torch
-from autopar.runtime import coalesced as together
+from autopar.runtime import _torch, kernels
 from tests import parity
 from tests.pool import Pool
 
@@ -24,7 +23,7 @@ def in_place(works: list[parity.Work]) -> int:
         reduce_scatter_many(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(together, "NBYTES", 0)
+        patch.setattr(kernels, "NBYTES", 0)
         patch.setattr(_torch, "reduce_scatter_many", counted)
         parity.check_all(works)
     return summed

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from unittest import mock
@@ -17,8 +18,7 @@ import torch
 import torch.distributed as dist
 
 from autopar.ir.mesh import Mesh
-from autopar.runtime import on
-from autopar.runtime.context import Axes, Axis
+from autopar.runtime.axes import Axes, Axis
 
 T = TypeVar("T")
 PATIENCE_S = 10.0
@@ -50,6 +50,14 @@ class Group:
         tensor.detach().copy_(total)
 
 
+_HERE: ContextVar[Axes] = ContextVar("axes")
+
+
+def here(name: str) -> Axis:
+    """The axis of this name, as the rank whose thread this is sees it."""
+    return _HERE.get()[name]
+
+
 def _all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
     group.all_reduce(tensor, op)
 
@@ -76,8 +84,8 @@ def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int
 
     def job(rank: int) -> T:
         try:
-            with on(every[rank]):
-                return work(rank)
+            _HERE.set(every[rank])
+            return work(rank)
         except BaseException:
             for group in groups:
                 group.barrier.abort()

@@ -20,7 +20,7 @@ from autopar.rules.instance import Instance
 from autopar.rules.positions import Positions, positions
 from autopar.rules.prove import Outcome, Reference, WrongError
 from autopar.runtime import variants
-from tests.rules.collectives import run_on_all
+from tests.rules.collectives import here, run_on_all
 from tests.rules.values import draw
 
 module = importlib.import_module("autopar.rules.candidates")
@@ -103,7 +103,7 @@ def _local_function(sharding: OpSharding, mesh: Mesh) -> Callable[..., Any] | No
         return None
     axis = mesh.names[sharding.variants.index(sharding.variant)]
     function: Callable[..., Any] = getattr(variants, sharding.variant)
-    return lambda *args, **kwargs: function(*args, **kwargs, axis=axis)
+    return lambda *args, **kwargs: function(*args, **kwargs, axis=here(axis))
 
 
 def _on_all_ranks(

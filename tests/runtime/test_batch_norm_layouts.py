@@ -8,7 +8,7 @@ import torch
 from autopar.ir.mesh import Mesh
 from autopar.ops.operators import batch_norm
 from autopar.runtime.variants import sync_batch_norm
-from tests.rules.collectives import run_on_all
+from tests.rules.collectives import here, run_on_all
 
 LAYOUTS = ("contiguous", "reversed", "rotated", "channels_last", "swapped", "expanded")
 SHAPES = ((8, 6), (8, 6, 5), (8, 6, 8, 1), (8, 6, 4, 5), (8, 6, 3, 4, 5))
@@ -50,7 +50,7 @@ def test_equals_one_process(
         mine = slice(4 * rank, 4 * rank + 4)
         leaves = trained(x[mine])
         scale = leaves[1:] or [None, None]
-        y, *new = sync_batch_norm(leaves[0], *scale, mean, variance, 0.1, 1e-5, axis="x")
+        y, *new = sync_batch_norm(leaves[0], *scale, mean, variance, 0.1, 1e-5, axis=here("x"))
         return [y.detach(), *new, *torch.autograd.grad(y, leaves, fed[mine])]
 
     parts, _ = run_on_all(Mesh.of(2), of_rank)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from autopar.rules import candidates
 from autopar.rules.variants import _TRAFFIC
 from autopar.runtime import variants
 from tests.rules.building import build, call, ids, mask
-from tests.rules.collectives import run_on_all
+from tests.rules.collectives import here, run_on_all
 
 RANKS = 2
 DTYPES = (
@@ -53,7 +52,8 @@ class Case:
     @property
     def local(self) -> Callable[..., Any]:
         """What a rank runs."""
-        return partial(getattr(variants, self.variant), axis="x")
+        function = getattr(variants, self.variant)
+        return lambda *args: function(*args, axis=here("x"))
 
 
 def _table(*shape: int) -> Callable[[], list[torch.Tensor]]:
