@@ -334,7 +334,7 @@ class Parallel(CheckpointableModule):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile`, with these arguments, to the emitted blocks.
 
-        Collectives are not compiled: a block without any becomes one graph.
+        Each becomes one graph, with its collectives and its recomputation.
         """
         self._programs.compile(*args, **kwargs)
 

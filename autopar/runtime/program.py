@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -138,9 +139,19 @@ class Program:
         return leaving(self.graph.tensors[name], self.graph, made)
 
 
+_AXIS_BY_NAME = re.compile(
+    r"= (?:all_\w+|reduce_scatter|shard|replicate|invariant|partial)\([^#\n]*?, \"\w+\", [RIPSN]"
+)
+
+
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     """Execute the emitted text, whose file is `path`; it must define a class named after the model."""
     _registered(graph, path)
+    if _AXIS_BY_NAME.search(source):
+        raise SourceError(
+            f"{path} was emitted by an earlier version, whose collectives name the axis in quotes. Emit "
+            "it again (autopar emit, or parallel.source) and repeat your edit there."
+        )
     name = f"autopar_emitted_{plan.digest}"
     module = ModuleType(name)
     module.__dict__["__file__"] = str(path)

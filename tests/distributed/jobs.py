@@ -198,26 +198,6 @@ def edited_source(mesh: tuple[int, ...], folder: str) -> None:
     assert again.source_path == path
 
 
-def compiled(preset: str) -> None:
-    """Compiled blocks compute the same step; those without collectives are one graph."""
-    torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
-    case = models.gpt2()
-    losses = []
-    for compiles in (False, True):
-        parallel = autopar.parallelize(case[0], (2,), case[1], preset=preset)
-        if compiles:
-            counters.clear()
-            parallel.compile(backend="aot_eager")
-        losses.append(losses_of(parallel, case, 2, torch.optim.SGD(parallel.parameters(), lr=0.1)))
-        shorter = {key: value[:4] for key, value in case[1].items()}
-        losses[-1].append(float(parallel(**shorter).detach()))
-    torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0.0)
-    assert counters["stats"]["calls_captured"] > 0
-    if preset == "ddp":
-        assert not counters["graph_break"]
-
-
 def checkpoint(folder: str, saves: bool, mesh: tuple[int, ...], preset: str) -> None:
     """Two steps, save; on another mesh load, one more step: equal to three steps alone."""
     case = models.gpt2()

@@ -63,12 +63,6 @@ def test_edited_source(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.edited_source, (2,), str(tmp_path))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["ddp", "fsdp_megatron"])
-def test_compiled_blocks(pool: Pool, preset: str) -> None:
-    pool.run(2, jobs.compiled, preset)
-
-
 def test_names_and_groups(pool: Pool) -> None:
     pool.run(2, jobs.names_and_groups, (2,))
 

@@ -127,9 +127,13 @@ def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
     with torch.device("meta"):
         model = example_decoder()(512, 1024, 8, 8192, layers=1, positions=256, experts=64)
     source = planned(model, 64, 256).source
-    assert re.search(r'sent_part = all_to_all\(sent, self\.mesh\.x, S\(1\), S\(0\)\) +# \[64/x, 64,', source)
+    assert re.search(
+        r"sent_part = all_to_all\(sent, self\.mesh\.x, S\(1\), S\(0\)\) +# \[64/x, 64,", source
+    )
     assert re.search(r"torch.einsum\('ebcm,emh->ebch', .* +# \[64/x, 64, 10, 8192\]", source)
-    assert re.search(r'all_to_all\(experts_1, self\.mesh\.x, S\(0\), S\(1\)\) +# \[64, 64/x,', source)
+    assert re.search(
+        r"all_to_all\(experts_1, self\.mesh\.x, S\(0\), S\(1\)\) +# \[64, 64/x,", source
+    )
 
 
 def test_experts_of_mixtral_shard_by_themselves() -> None:

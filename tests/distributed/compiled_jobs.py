@@ -1,0 +1,67 @@
+"""What every rank does to compare a compiled step with the eager one."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+
+import autopar
+from autopar.ir.blocks import Recompute
+from autopar.runtime import recompute as recomputation
+from autopar.runtime import regather
+from tests import models
+from tests.distributed.jobs import losses_of
+
+
+def equal(preset: str | None, recompute: Recompute | None, shape: tuple[int, ...]) -> None:
+    """The same losses over two steps and on a shorter batch, without a break in any graph."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    case = models.double(models.llama(3))
+    losses = []
+    for compiles in (False, True):
+        parallel = autopar.parallelize(
+            case[0], shape, case[1], preset=preset, recompute=recompute, hardware="cpu"
+        )
+        if compiles:
+            counters.clear()
+            parallel.compile(fullgraph=True, backend="aot_eager")
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        losses.append(losses_of(parallel, case, 2, optimizer))
+        shorter = {key: value[:4] for key, value in case[1].items()}
+        losses[-1].append(float(parallel(**shorter).detach()))
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0.0)
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not counters["graph_break"]
+
+
+def saved(gathers_again: bool) -> int:
+    """Bytes that a compiled forward under fsdp saves for the backward, without parameters."""
+    torch._dynamo.reset()
+    model, inputs, _ = models.llama(3)
+    parallel: Any = autopar.parallelize(model, (2,), inputs, preset="fsdp", hardware="cpu")
+    assert parallel._programs.first.regathers
+    patch = mock.patch.object(recomputation, "within_graph", lambda forward, *_: forward)
+    with mock.MagicMock() if gathers_again else patch:
+        parallel.compile(fullgraph=True, backend="aot_eager")
+    own = {slot.leaf.untyped_storage().data_ptr() for slot in parallel._slots}
+    found: dict[int, int] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with mock.patch.object(regather, "packed", pack):
+        loss = parallel(**inputs)
+    loss.backward()
+    return sum(found.values())
+
+
+def gathered_nbytes() -> int:
+    """Of the weights of three layers, whole."""
+    model, _, _ = models.llama(3)
+    return sum(p.nbytes for name, p in model.named_parameters() if "layers" in name and p.dim() > 1)

@@ -1,0 +1,37 @@
+"""Compiled blocks: one graph each, with collectives, recomputation and gathers; equal numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from autopar.ir.blocks import Recompute
+from tests.daily import daily
+from tests.distributed import compiled_jobs
+from tests.pool import Pool
+
+CASES: list[tuple[str | None, Recompute | None, tuple[int, ...]]] = [
+    *itertools.product(
+        ("ddp", "zero2", "fsdp", "megatron", "megatron_sp"), (None, "selective", "full"), [(2,)]
+    ),
+    ("hsdp", None, (2, 2)),
+    ("fsdp_megatron", None, (2, 2)),
+    ("fsdp_megatron", "full", (2, 2)),
+    (None, None, (2,)),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("preset", "recompute", "shape"), daily(CASES, [("fsdp", None, (2,))]))
+def test_steps_are_equal(
+    pool: Pool, preset: str | None, recompute: Recompute | None, shape: tuple[int, ...]
+) -> None:
+    pool.run(math.prod(shape), compiled_jobs.equal, preset, recompute, shape)
+
+
+@pytest.mark.slow
+def test_gathered_weights_are_not_saved(pool: Pool) -> None:
+    again, kept = (pool.run(2, compiled_jobs.saved, each)[0] for each in (True, False))
+    assert kept - again > 0.9 * compiled_jobs.gathered_nbytes()
