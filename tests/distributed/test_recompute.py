@@ -45,7 +45,8 @@ def test_dropout_draws_the_same_numbers_again(pool: Pool, preset: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("shape", MESHES)
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+@pytest.mark.parametrize(
+    ("name", "shape"), list(zip(["gpt2", "llama", "bert"], MESHES, strict=True))
+)
 def test_many_random_plans_of_random_blocks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
     run(pool, [parity.random_work(name, shape, 4000 + i, True) for i in range(MORE)])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
+from autopar.ir.blocks import Recompute
 from autopar.pipeline.schedules import SCHEDULES, build
 from tests.daily import daily
 from tests.pipelines import Line
@@ -13,6 +14,7 @@ from tests.pool import Pool, WorkerError
 from tests.witnessed import check_unlimited, check_witness
 
 KNOWN = [name for name, known in SCHEDULES.items() if name != "chimera" and not known.asynchronous]
+NAMES = ("gpt2", "llama", "architectures.t5", "architectures.unet")
 LINES = [
     Line("gpt2", (4,), (2, 2), "zb-v", 4, preset="megatron"),
     Line("architectures.unet", (4,), (1, 1, 1, 1), "zb-h1", 2),
@@ -38,10 +40,13 @@ def test_limits_are_said_on_all_ranks(pool: Pool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "llama", "architectures.t5", "architectures.unet"])
+@pytest.mark.parametrize("turn", [0, 1])
 @pytest.mark.parametrize("schedule", KNOWN)
 @pytest.mark.parametrize("workers", [2, 4])
-def test_every_schedule(pool: Pool, name: str, schedule: str, workers: int) -> None:
+def test_every_schedule(pool: Pool, turn: int, schedule: str, workers: int) -> None:
+    """Two of the models each, in turn."""
+    place = 2 * turn + workers // 4 + list(KNOWN).index(schedule)
+    name = NAMES[place % len(NAMES)]
     microbatches = 2 * workers if schedule == "dualpipe-v" else 2
     line = Line(name, (workers,), (1,) * workers, schedule, microbatches)
     # Of T5's decoder the first self-attention, and the position bias that every layer reads, need
@@ -54,8 +59,9 @@ def test_every_schedule(pool: Pool, name: str, schedule: str, workers: int) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron", "megatron_sp"])
 @pytest.mark.parametrize("schedule", ["gpipe", "interleaved", "zb-h2", "dualpipe-v"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_stages_of_two_devices(pool: Pool, preset: str, schedule: str, recompute: str) -> None:
+def test_stages_of_two_devices(pool: Pool, preset: str, schedule: str) -> None:
+    """Every other one with blocks recomputed."""
+    recompute: Recompute = "full" if len(preset + schedule) % 2 else "none"
     line = Line("gpt2", (4,), (2, 2), schedule, 4, preset=preset, recompute=recompute)
     pool.run(4, check_witness, line)
 
