@@ -110,7 +110,8 @@ def _verb_and_axis(value: ast.expr) -> tuple[str, str]:
     if not isinstance(value, ast.Call):
         return "", ""
     if isinstance(value.func, ast.Name) and value.func.id in VERBS and len(value.args) > 1:
-        return value.func.id.removesuffix("_together"), _axis(value.args[1])
+        verb = value.func.id.removesuffix("_together")
+        return verb, _axis(value.args[0 if verb != value.func.id else 1])
     axes = [_axis(keyword.value) for keyword in value.keywords if keyword.arg == "axis"]
     return "", axes[0] if axes else ""
 

@@ -20,14 +20,14 @@ def gathers_again(returned: bool) -> int:
     calls = []
     shard = torch.ones(2, requires_grad=True)
 
-    def gather(x: torch.Tensor) -> torch.Tensor:
-        calls.append(x)
-        return torch.cat([x, x])
+    def gather(shards: list[torch.Tensor]) -> list[torch.Tensor]:
+        calls.append(shards)
+        return [torch.cat([x, x]) for x in shards]
 
     with regather.regathering():
         with regather.scope() as leaving:
             whole = torch.cat([shard, shard])
-            regather.remember(whole, shard, gather)
+            regather.remember([whole], [shard], gather)
             result = leaving((whole,) if returned else (whole + 1,))
         loss = whole.square().sum() + sum(x.sum() for x in result)
     loss.backward()
