@@ -35,6 +35,9 @@ LAID_ANEW = [
 """What conversions lay out anew, or what operators hold on shards, is a good part of these."""
 
 
+SOME = [name for name in ARCHITECTURES if name not in WORKAROUNDS][::2]
+
+
 def work(name: str, regather: bool, recompute: Recompute | None = None) -> tuple[parity.Work, int]:
     """The fsdp preset with weights gathered again or kept, and the predicted activation bytes."""
     case = parity.reference(name)
@@ -252,10 +255,9 @@ def test_what_only_a_caller_holds_lives_as_long_as_its_variable(pool: Pool) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in WORKAROUNDS][::2])
-def test_of_every_architecture(pool: Pool, name: str) -> None:
-    """On one rank or two in turn; `benchmarks/memory.py` has both, and the presets."""
-    ranks = 1 + list(ARCHITECTURES).index(name) % 2
+@pytest.mark.parametrize(("name", "ranks"), list(zip(SOME, itertools.cycle([1, 2]), strict=False)))
+def test_of_architectures(pool: Pool, name: str, ranks: int) -> None:
+    """Every other one, on one rank or two in turn; `benchmarks/memory.py` has all, and the presets."""
     key = f"architectures.{name}"
     modes: tuple[Recompute, ...] = (
         ("selective", "full") if blocks(parity.reference(key).graph) else ()

@@ -61,9 +61,31 @@ def everything() -> None:
     objects: list[Any] = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": r} for r in range(size)]
+    _lists(rank, size, mine, every, total)
     dist.barrier()
     if size > 1:
         _ring(rank, size)
+
+
+def _lists(
+    rank: int, size: int, mine: torch.Tensor, every: list[torch.Tensor], total: torch.Tensor
+) -> None:
+    """Collectives over lists of tensors, and those with a root."""
+    last = size - 1
+    summed = mine.clone()
+    dist.reduce(summed, dst=last)
+    assert torch.equal(summed, total if rank == last else mine)
+    rooms = [torch.empty(3, 2) for _ in range(size)] if rank == last else None
+    dist.gather(mine, rooms, dst=last)
+    assert rooms is None or all(map(torch.equal, rooms, every))
+    part = torch.empty(3, 2)
+    dist.scatter(part, every if rank == last else None, src=last)
+    assert torch.equal(part, mine)
+    dist.reduce_scatter(part, [x + rank for x in every])
+    assert torch.equal(part, size * mine + sum(range(size)))
+    got = [torch.empty(1) for _ in range(size)]
+    dist.all_to_all(got, [torch.full((1,), 10.0 * rank + other) for other in range(size)])
+    assert torch.equal(torch.cat(got), 10.0 * torch.arange(size) + rank)
 
 
 def _ring(rank: int, size: int) -> None:
