@@ -82,10 +82,15 @@ def _without_trifles(items: list[Item]) -> Iterator[Item]:
     uses = Counter(loop.blocks[0].key for loop in loops for _ in loop.blocks)
     for item in items:
         block = item.blocks[0] if isinstance(item, Loop) else None
-        if block is not None and uses[block.key] == 1 and len(block.body) < FEWEST:
+        if block is not None and uses[block.key] == 1 and _made(block) < FEWEST:
             yield from block.body
         else:
             yield item
+
+
+def _made(block: Block) -> int:
+    """Return the number of values that a block makes: weights gathered together count one by one."""
+    return sum(len(statement.targets) for statement in block.body)
 
 
 Pieces = list[tuple[tuple[str, int] | None, tuple[Statement, ...]]]

@@ -41,6 +41,20 @@ def _numbered_in(module: str) -> tuple[str, int] | None:
     return (match["prefix"], int(match["index"])) if match else None
 
 
+def runs(graph: Graph) -> list[tuple[tuple[str, int] | None, list[int]]]:
+    """Return the runs of consecutive statements of one block, or of none: positions of their nodes.
+
+    Parameters, buffers and inputs have no statement in emitted code.
+    """
+    said = [
+        (place, node)
+        for place, node in enumerate(graph.nodes)
+        if node.op not in ("parameter", "buffer", "input", "received")
+    ]
+    grouped = itertools.groupby(said, key=lambda pair: block_of(pair[1].origin))
+    return [(where, [place for place, _ in run]) for where, run in grouped]
+
+
 def is_expensive(node: Node) -> bool:
     """Return whether selective recomputation keeps the result (matmul, convolution, attention)."""
     return short(node.op) in _DEAR

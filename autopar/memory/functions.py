@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from autopar.ir.blocks import FEWEST, block_of, is_hub
+from autopar.ir.blocks import FEWEST, block_of, is_hub, runs
 from autopar.ir.graph import Graph, Node
 from autopar.ops.operators import bind
 from autopar.plans.decisions import Conversion, OpSharding
@@ -32,19 +32,13 @@ class Functions:
     @cached_property
     def of(self) -> list[int]:
         """For every position, the function that contains its statement."""
-        computing = [(place, node) for place, node in enumerate(self.graph.nodes) if _is_said(node)]
-        pieces = [
-            (where, [place for place, _ in run])
-            for where, run in itertools.groupby(
-                computing, key=lambda pair: block_of(pair[1].origin)
-            )
-        ]
+        nodes, pieces = self.graph.nodes, runs(self.graph)
         alike = Counter(where[0] for where, _ in pieces if where is not None)
         looks = Counter(self._looks(places) for _, places in pieces)
-        found = [0] * len(self.graph.nodes)
+        found = [0] * len(nodes)
         for number, (where, places) in enumerate(pieces, start=1):
-            statements = sum(1 + len(self._steps[place]) for place in places)
-            is_trifle = statements < FEWEST and looks[self._looks(places)] == 1
+            made = sum(len(nodes[place].outputs) + len(self._steps[place]) for place in places)
+            is_trifle = made < FEWEST and looks[self._looks(places)] == 1
             for place in places if where and alike[where[0]] > 1 and not is_trifle else ():
                 found[place] = number
         return found
@@ -64,7 +58,7 @@ class Functions:
             origin = self.graph.nodes[place].origin
             return self.of[place], origin.file, origin.line, origin.code
 
-        said = [place for place, node in enumerate(self.graph.nodes) if _is_said(node)]
+        said = [place for _, places in runs(self.graph) for place in places]
         for _, run in itertools.groupby(said, key=line):
             places = list(run)
             for place in places:
@@ -127,8 +121,3 @@ class Functions:
                 shape = self.graph.tensors[c.tensor].shape
                 found[place].append((shape, c.source, c.target, c.regather))
         return found
-
-
-def _is_said(node: Node) -> bool:
-    """Return whether the emitted code has a statement for the node."""
-    return node.op not in ("parameter", "buffer", "input", "received")

@@ -1,9 +1,9 @@
 """Groups conversions into collectives, and computes the memory of their message buffers.
 
 A gather or scatter along the leading dim works directly on the tensors; along other dims it needs one
-buffer.  An all-to-all receives into a buffer, and sends from another unless the leading dim is split.
-The gradients of a block are copied into one message, unless it is larger than a bucket.  Tensors that
-are not in row-major order are copied before they are sent or sliced.
+buffer.  An all-to-all sends from a buffer unless its result is split along the leading dim, and receives
+into one unless its operand is.  The gradients of a block are copied into one message, unless it is
+larger than a bucket.  Tensors that are not in row-major order are copied before they are sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.placement import I, P, R, S, Sharding
-from autopar.memory.saved_tensors import SavedTensors, moves_nothing
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import NBYTES
 from autopar.plans.decisions import Conversion, reduction_dtype
@@ -62,19 +62,18 @@ class _Messages:
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
         """Return the collective with its buffer bytes on one rank."""
         first = conversions[0]
-        turned = sum(self._nbytes(c, c.source) for c in conversions if self._is_turned(c))
         if not is_gather(first.source[first.axis], first.target[first.axis]):
-            forward, backward = self._of_other(first)
-            return Carried(conversions, turned + forward, backward)
+            return Carried(conversions, *self._of_other(first))
+        turned = sum(self._nbytes(c, c.source) for c in conversions if self._is_turned(c))
         apart = sum(self._nbytes(c, c.target) for c in conversions if not self._leads(c))
         reduced = [c for c in conversions if c.target[c.axis] is R]
         copied = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
-        return Carried(conversions, turned + apart, copied)
+        return Carried(conversions, max(turned, apart), copied)
 
     def _is_turned(self, c: Conversion) -> bool:
-        return (c.tensor, c.source) in self.keeps.turned and not moves_nothing(c)
+        return (c.tensor, c.source) in self.keeps.turned
 
     def _of_other(self, c: Conversion) -> tuple[int, int]:
         """Return forward and backward bytes of steps other than gathers: all-to-alls and scatters."""
@@ -82,21 +81,24 @@ class _Messages:
         if not isinstance(target, S):
             return 0, 0
         if isinstance(source, S):
-            nbytes = self._nbytes(c, c.target)
-            there, back = (
-                self._cuts_copies(c.source, c.target, c),
-                self._cuts_copies(c.target, c.source, c),
-            )
-            return nbytes * (1 + there), nbytes * (1 + back)
-        whole = 0 if self._leads(c) else self._nbytes(c, c.source)
-        return (whole if source is P else 0), (whole if source in (P, I) else 0)
+            nbytes, turned = self._nbytes(c, c.target), self._is_turned(c)
+            there = self._cuts_copies(c.source, c.target, c)
+            back = self._cuts_copies(c.target, c.source, c)
+            return nbytes * ((there or turned) + back), nbytes * (back + there)
+        whole = self._nbytes(c, c.source)
+        backward = 0 if self._leads(c) or source not in (P, I) else whole
+        sends_copy = source is P and (self._is_turned(c) or not self._leads(c))
+        return (whole if sends_copy else 0), backward
 
     def _cuts_copies(self, form: Sharding, to: Sharding, c: Conversion) -> bool:
         """Return whether the parts of a form are copied to be sent: all but those of its leading dim."""
-        shard = to.local(c.axis, self.keeps.mesh)
-        assert isinstance(shard, S)
-        shape = form.local_shape(self.keeps.graph.tensors[c.tensor].shape, self.keeps.mesh)
-        return math.prod(shape[: shard.dim]) * shard.of > 1
+        mesh = self.keeps.mesh
+        shard, other = to.local(c.axis, mesh), form.local(c.axis, mesh)
+        assert isinstance(shard, S) and isinstance(other, S)
+        inside = other.dim == shard.dim and other.of < shard.of  # ranks already split the blocks
+        blocks = shard.of // (mesh.sizes[c.axis] if inside else 1)
+        shape = form.local_shape(self.keeps.graph.tensors[c.tensor].shape, mesh)
+        return math.prod(shape[: shard.dim]) * blocks > 1
 
     def _leads(self, c: Conversion) -> bool:
         """Return whether the parts, concatenated by rank, are the whole: the leading dim is split."""

@@ -1,23 +1,23 @@
 """Groups the weight conversions of one block into joint collectives, hop by hop and axis by axis.
 
-Emitted code converts each weight where it is used.  The runtime converts those of a whole block at once,
-and the cost model counts one collective (as FSDP units; Zhao et al., VLDB 2023, 3.2.1).
+Emitted code converts the weights of a run of a block's statements in one call before the first of them,
+and the cost model counts one collective (as FSDP units; Zhao et al., VLDB 2023, 3.2.1).  A model that
+leaves a block between its layers (``x = x + layer.attention(...)`` in a loop of its own) has several
+runs per block.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.ir.blocks import runs
 from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, R, S, Type
 from autopar.plans.decisions import Conversion, reduction_dtype
-
-_BLOCK = re.compile(r"(.*?\.\d+)(?:\.|$)")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Group:
 class _Key:
     """The properties that all steps of a group have in common."""
 
-    block: str
+    run: int
+    """Number of the run of statements that use the weights."""
     before: _Key | None
     """The key of the previous hop: weights are grouped again only if they were grouped there."""
     hop: int
@@ -62,15 +63,16 @@ def groups(
 ) -> tuple[Group, ...]:
     """Return the groups of two or more weights.
 
-    A weight that several blocks use, or whose conversions branch, is converted alone.
+    A weight that several runs use, or whose conversions branch, is converted alone.
     """
+    run_of = _numbered(graph)
     steps_of: defaultdict[str, list[Conversion]] = defaultdict(list)
     for conversion in conversions:
         steps_of[conversion.tensor].append(conversion)
     found: defaultdict[_Key, list[Member]] = defaultdict(list)
     for node in graph.leaves("parameter"):
         steps = steps_of[node.outputs[0].name]
-        for key, member in _hops(node, steps, graph, mesh, precision):
+        for key, member in _hops(node, steps, graph, mesh, precision, run_of):
             found[key].append(member)
     return tuple(
         Group(mesh.names[key.axis], key.target, key.hop, key.reduce, tuple(members))
@@ -80,18 +82,19 @@ def groups(
 
 
 def companions(graph: Graph) -> dict[str, float]:
-    """Return, by parameter, the bytes of all weights of its block relative to its own.
+    """Return, by parameter, the bytes of all weights of its run of statements relative to its own.
 
-    These weights may share its collective.  The ratio is 1 for parameters that several blocks use.
+    These weights may share its collective.  The ratio is 1 for parameters that several runs use.
     """
+    run_of = _numbered(graph)
     nbytes = {node.outputs[0].name: node.outputs[0].nbytes for node in graph.leaves("parameter")}
-    blocks_of = {name: _blocks(name, graph) for name in nbytes}
-    weight: Counter[frozenset[str]] = Counter()
-    for name, blocks in blocks_of.items():
-        weight[blocks] += nbytes[name]
+    users = {name: _users(name, graph, run_of) for name in nbytes}
+    weight: Counter[frozenset[int]] = Counter()
+    for name, used_by in users.items():
+        weight[used_by] += nbytes[name]
     return {
-        name: weight[blocks] / nbytes[name] if len(blocks) == 1 and nbytes[name] else 1.0
-        for name, blocks in blocks_of.items()
+        name: weight[used_by] / nbytes[name] if len(used_by) == 1 and nbytes[name] else 1.0
+        for name, used_by in users.items()
     }
 
 
@@ -105,20 +108,34 @@ def _is_joint(source: Type, target: Type) -> bool:
     return is_gather(source, target) or (source, target) == (I, R)
 
 
-def _blocks(tensor: str, graph: Graph) -> frozenset[str]:
-    return frozenset(_block(reader.origin.module) for reader in graph.consumers[tensor])
+def _numbered(graph: Graph) -> Mapping[str, int]:
+    """Return the number of each node's run."""
+    return {
+        graph.nodes[place].name: number
+        for number, (_, places) in enumerate(runs(graph))
+        for place in places
+    }
+
+
+def _users(tensor: str, graph: Graph, run_of: Mapping[str, int]) -> frozenset[int]:
+    return frozenset(run_of[reader.name] for reader in graph.consumers[tensor])
 
 
 def _hops(
-    node: Node, steps: list[Conversion], graph: Graph, mesh: Mesh, precision: str
+    node: Node,
+    steps: list[Conversion],
+    graph: Graph,
+    mesh: Mesh,
+    precision: str,
+    run_of: Mapping[str, int],
 ) -> Iterator[tuple[_Key, Member]]:
-    """Yield a weight's steps from its leaf to its only block, as long as they can be grouped."""
+    """Yield a weight's steps from its leaf to its only run, as long as they can be grouped."""
     tensor = node.outputs[0]
-    blocks = _blocks(tensor.name, graph)
+    users = _users(tensor.name, graph, run_of)
     in_a_row = all(a.target == b.source for a, b in itertools.pairwise(steps))
-    if len(blocks) != 1 or not in_a_row:
+    if len(users) != 1 or not in_a_row:
         return
-    (block,) = blocks
+    (run,) = users
     reduce = reduction_dtype(tensor.name, graph, precision)
     key = None
     for hop, step in enumerate(steps):
@@ -126,10 +143,5 @@ def _hops(
         if not _is_joint(source, target) or mesh.sizes[step.axis] == 1:
             return
         gathers = is_gather(source, target)
-        key = _Key(block, key, hop, step.axis, gathers, target, tensor.dtype, reduce)
+        key = _Key(run, key, hop, step.axis, gathers, target, tensor.dtype, reduce)
         yield key, Member(node.target, tensor.name, source, step.regather)
-
-
-def _block(path: str) -> str:
-    match = _BLOCK.match(path)
-    return match[1] if match else ""

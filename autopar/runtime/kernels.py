@@ -56,10 +56,8 @@ def all_to_all(x: torch.Tensor, source: int, target: int, axis: Axis) -> torch.T
 def part(x: torch.Tensor, shard: S, axis: Axis) -> torch.Tensor:
     """Return this rank's shard, in storage of its own: a view would keep all of `x` alive."""
     blocks = x.unflatten(shard.dim, (shard.of, axis.size, -1)).select(shard.dim + 1, axis.rank)
-    mine: torch.Tensor = blocks.flatten(
-        shard.dim, shard.dim + 1
-    )  # several blocks are copied into one
-    return mine if shard.of > 1 else mine.clone(memory_format=torch.contiguous_format)
+    mine: torch.Tensor = blocks.clone(memory_format=torch.contiguous_format)
+    return mine.flatten(shard.dim, shard.dim + 1)
 
 
 def zero_pad(x: torch.Tensor, shard: S, axis: Axis) -> torch.Tensor:
