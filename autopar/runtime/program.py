@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 import sys
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,10 +107,17 @@ class Program:
         }
         return summed == {graph.loss}
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the forward is compiled by `torch.compile`."""
+        return self.model._compiled
+
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile` to the forward of every emitted block, or of a model without blocks."""
         # The compiler looks the globals of functions up by their module's name.
-        sys.modules[self.module.__name__] = self.module
+        name = self.module.__name__
+        sys.modules[name] = self.module
+        weakref.finalize(self, sys.modules.pop, name, None)
         for block in self.blocks or (self.model,):
             whole = recompute.within_graph(block.forward, block.recompute, self.regathers)
             block.forward = torch.compile(whole, *args, **kwargs)  # type: ignore[method-assign]
@@ -123,7 +132,7 @@ class Program:
 
     def run(self, tree: Namespace, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the local results by tensor name of the graph."""
-        is_marked = _torch.profiling() and not self.model._compiled
+        is_marked = _torch.profiling() and not self.is_compiled
         results = (self.marked if is_marked else self.model)(tree)(*inputs)
         names = self.graph.results
         if not isinstance(results, tuple) or len(results) != len(names):
@@ -144,6 +153,10 @@ _AXIS_BY_NAME = re.compile(
 )
 
 
+_NUMBERS = itertools.count()
+"""Stages may have equal plans, and still are modules of their own."""
+
+
 def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
     """Execute the emitted text, whose file is `path`; it must define a class named after the model."""
     _registered(graph, path)
@@ -152,7 +165,7 @@ def load(plan: Plan, graph: Graph, source: str, path: Path) -> Program:
             f"{path} was emitted by an earlier version, whose collectives name the axis in quotes. Emit "
             "it again (autopar emit, or parallel.source) and repeat your edit there."
         )
-    name = f"autopar_emitted_{plan.digest}"
+    name = f"autopar_emitted_{plan.digest}_{next(_NUMBERS)}"
     module = ModuleType(name)
     module.__dict__["__file__"] = str(path)
     try:

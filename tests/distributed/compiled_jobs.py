@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 from unittest import mock
 
@@ -33,6 +34,35 @@ def equal(preset: str | None, recompute: Recompute | None, shape: tuple[int, ...
         shorter = {key: value[:4] for key, value in case[1].items()}
         losses[-1].append(float(parallel(**shorter).detach()))
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0.0)
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not counters["graph_break"]
+
+
+def stages(
+    schedule: str, preset: str | None, shape: tuple[int, ...], recompute: Recompute | None
+) -> None:
+    """The same losses and weights of stages after three steps, and of an evaluation."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    model, batch, _ = models.double(models.llama(4))
+    found = []
+    for compiles in (False, True):
+        parallel: Any = autopar.parallelize(
+            copy.deepcopy(model), shape, batch, preset=preset, recompute=recompute, hardware="cpu",
+            pipeline=autopar.Pipeline(stages=2, schedule=schedule, microbatches=4),
+        )  # fmt: skip
+        if compiles:
+            counters.clear()
+            parallel.compile(fullgraph=True, backend="aot_eager")
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        losses = []
+        for _ in range(3):
+            losses.append(parallel.train_step(**batch))
+            optimizer.step()
+            parallel.zero_grad()
+        parallel.eval()
+        found.append((torch.stack([*losses, parallel(**batch)]), parallel.full_state_dict()))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)
     assert counters["stats"]["unique_graphs"] > 0
     assert not counters["graph_break"]
 

@@ -31,6 +31,30 @@ def test_steps_are_equal(
     pool.run(math.prod(shape), compiled_jobs.equal, preset, recompute, shape)
 
 
+STAGES: list[tuple[str, str | None, tuple[int, ...], Recompute | None]] = [
+    ("1f1b", None, (2,), None),
+    ("1f1b", "fsdp", (4,), None),
+    ("1f1b", "megatron_sp", (4,), "selective"),
+    ("interleaved", None, (2,), "full"),
+    ("zb-h1", None, (2,), None),
+    ("zb-v", None, (2,), None),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("schedule", "preset", "shape", "recompute"), daily(STAGES, [STAGES[0], STAGES[4]])
+)
+def test_stages_are_equal(
+    pool: Pool,
+    schedule: str,
+    preset: str | None,
+    shape: tuple[int, ...],
+    recompute: Recompute | None,
+) -> None:
+    pool.run(math.prod(shape), compiled_jobs.stages, schedule, preset, shape, recompute)
+
+
 @pytest.mark.slow
 def test_gathered_weights_are_not_saved(pool: Pool) -> None:
     again, kept = (pool.run(2, compiled_jobs.saved, each)[0] for each in (True, False))

@@ -42,6 +42,11 @@ class Built:
         """Whether any stage, on any rank, draws random numbers."""
         return self.stages.is_random
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Apply `torch.compile` to the emitted blocks of this worker's stages."""
+        for program in self.programs.values():
+            program.compile(*args, **kwargs)
+
     def streaming(self, batches: int) -> Built:
         """Return the pipeline with its asynchronous schedule for a stream of `batches` batches."""
         plan, crossing = self.plan, edges(self.stages)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +21,7 @@ from autopar.runtime.autocast import check_autocast, no_autocast
 from autopar.runtime.axes import Axes
 from autopar.runtime.batch_agreement import BatchAgreement
 from autopar.runtime.checkpointable import CheckpointableModule, refuse_without_gradients
-from autopar.runtime.clip import gradients, shrink, total_norm
+from autopar.runtime.clip import shrink
 from autopar.runtime.expected import Expected
 from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import refuse_broken, report_broken
@@ -36,6 +36,7 @@ from autopar.runtime.pipeline.directions import Directions
 from autopar.runtime.pipeline.engine import Engine, own_engine
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
 from autopar.runtime.pipeline.links import LinksOf
+from autopar.runtime.pipeline.norm import norm_over_stages
 from autopar.runtime.pipeline.ownership import Ownership
 from autopar.runtime.pipeline.stage import Stage, Tensors
 from autopar.runtime.pipeline.step import Step
@@ -90,6 +91,7 @@ class Pipelined(CheckpointableModule):
         state = self._attributes.state(gradients=True)
         self._of_batch = Kept({((state, example.signature), ()): built})
         self._surroundings = Surroundings()
+        self._finish: Callable[[Built], None] = lambda _: None
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
             weights=weights, device_mesh=self.device_mesh, seed=seed,
@@ -270,7 +272,9 @@ class Pipelined(CheckpointableModule):
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
-                self._of_batch.keep(key, self._compiler.pipeline_for(batch, state), self._first)
+                made = self._compiler.pipeline_for(batch, state)
+            self._finish(made)
+            self._of_batch.keep(key, made, self._first)
         built: Built = self._of_batch.use(key)
         in_parts(
             batch, built.plan.microbatches
@@ -327,6 +331,16 @@ class Pipelined(CheckpointableModule):
         dist.all_reduce(loss)
         return loss
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Apply `torch.compile`, with these arguments, to the emitted blocks of this rank's stages.
+
+        Each becomes one graph, whose backward computes all of its gradients: a schedule that splits the
+        backward (zero bubble) computes those of weights with those of inputs.
+        """
+        self._finish = lambda built: built.compile(*args, **kwargs)
+        for built in self._of_batch.values():
+            self._finish(built)
+
     def no_sync(self) -> NoReturn:
         """Raise `InputError`, which says what to do instead."""
         raise InputError(
@@ -354,20 +368,7 @@ class Pipelined(CheckpointableModule):
         """
         mesh = self.plan.workers[self._first.worker].mesh
         once = [slot for slot in self._slots if self._owned.is_owner(slot.name)]
-        mine = total_norm(gradients(once), mesh, self.axes, norm_type)
-        part = torch.zeros((), dtype=torch.float64, device=self._device)
-        if self._is_first:
-            part += mine.double().to(self._device)
-        if norm_type == float("inf"):
-            dist.all_reduce(part, op=dist.ReduceOp.MAX)
-        else:
-            part = part**norm_type
-            dist.all_reduce(part)
-            part = part ** (1.0 / norm_type)
-        # Over all stages: a rank may have no gradients, and the norm's dtype must be equal on all.
-        leaves = [n for g in self._first.stages.graphs for n in g.leaves("parameter")]
-        wide = any(node.outputs[0].dtype == "float64" for node in leaves)
-        norm = part.to(torch.float64 if wide else torch.float32)
+        norm = norm_over_stages(once, mesh, self.axes, self._first, norm_type, self._is_first)
         shrink(self._slots, norm, max_norm)
         return norm
 

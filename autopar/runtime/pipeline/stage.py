@@ -32,13 +32,19 @@ class Flight:
 
 @dataclass(eq=False)
 class Stage:
-    """One stage; `splits`: weight gradients are computed separately from the inputs' gradients."""
+    """One stage; `splits`: weight gradients are computed separately from the inputs' gradients.
+
+    A compiled stage computes both at once, in the place of the inputs' gradients.
+    """
 
     program: Program
     tree: Namespace
     leaves: Leaves
     splits: bool
     flights: dict[int, Flight] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.splits &= not self.program.is_compiled
 
     @property
     def receives(self) -> tuple[str, ...]:
