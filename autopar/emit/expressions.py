@@ -231,8 +231,8 @@ def _repeat_interleave(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -
     return writer.call("torch.repeat_interleave", args, kwargs)
 
 
-def _constant_dtype(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
-    return writer.call("torch.tensor", args, kwargs)
+def _constant(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    return writer.call("self.constant", args, kwargs)
 
 
 _SPECIAL: dict[str, Special] = {
@@ -254,7 +254,7 @@ _SPECIAL: dict[str, Special] = {
     "aten.split_with_sizes.default": _split,
     "aten.flatten.using_ints": _flatten,
     "aten.repeat_interleave.Tensor": _repeat_interleave,
-    "constant": _constant_dtype,
+    "constant": _constant,
 }
 _BY_PLACE = {
     "aten.embedding.default": 2, "aten.index.Tensor": 2, "aten.softmax.int": 2,

@@ -14,6 +14,7 @@ import torch
 from autopar.errors import SourceError
 from autopar.runtime import recompute, regather
 from autopar.runtime.axes import Axes
+from autopar.runtime.constants import Constants
 
 M = TypeVar("M", bound="Module")
 
@@ -23,7 +24,7 @@ class Namespace:
 
     def __init__(self, path: str = "", axes: Axes | None = None) -> None:
         """`axes`: of the mesh, at the root of the tree."""
-        self._path, self._axes = path, axes
+        self._path, self._axes, self._constants = path, axes, Constants()
         self._children: dict[str, Namespace | torch.Tensor] = {}
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
@@ -85,6 +86,7 @@ class Module:
         tree = parent._here if isinstance(parent, Module) else parent
         self._here = tree.at(path)
         mesh = parent.mesh if isinstance(parent, Module) else parent._axes
+        self._constants = parent._constants
         self.mesh: Any = mesh
         self.device = torch.device("cpu" if mesh is None else mesh.device)
 
@@ -95,6 +97,10 @@ class Module:
 
     def __getitem__(self, key: int | str) -> Any:
         return self._here[key]
+
+    def constant(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Return a constant tensor on the device: of nested lists, or of a number."""
+        return self._constants.of(values, dtype, self.device)
 
     def each(self, block: type[M], prefix: str, indices: range) -> Iterator[M]:
         """Yield one `block` per numbered child: ``transformer.h.0``, ``transformer.h.1`` ..."""

@@ -193,4 +193,5 @@ def _redeemed(kept: Ticket | Shard) -> torch.Tensor:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    # Not its address, which all empty storages share.
+    return int(tensor.untyped_storage()._cdata)

@@ -9,7 +9,7 @@ import unicodedata
 WORDS = frozenset({*keyword.kwlist, "self", "torch", "F", "block", *dir(builtins)})
 """Names that variables of emitted code must not have."""
 MEMBERS = frozenset(
-    {"at", "device", "each", "forward", "mesh", "put", "recompute", "path_of", *dir(object)}
+    {"at", "constant", "device", "each", "forward", "mesh", "put", "recompute", "path_of", *dir(object)}
 )  # fmt: skip
 """Attributes of the emitted modules themselves."""
 

@@ -57,4 +57,12 @@ WORKAROUNDS: Mapping[str, tuple[Callable[..., Case], ...]] = MappingProxyType(
 )
 """What PyTorch cannot capture, and what a user can do: architectures that say it in their docstring."""
 
-__all__ = ["ARCHITECTURES", "FAMILIES", "WORKAROUNDS", "Case"]
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "electra": "reads the value of a tensor",
+        "longformer": "reads the value of a tensor",
+    }
+)
+"""What cannot be captured, and why."""
+
+__all__ = ["ARCHITECTURES", "FAMILIES", "REFUSED", "WORKAROUNDS", "Case"]

@@ -7,15 +7,10 @@ import pytest
 from autopar.capture import capture
 from autopar.errors import CaptureError
 from tests import parity
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, REFUSED
 from tests.daily import daily
 from tests.pool import Pool
 
-REFUSED = {
-    "electra": "reads the value of a tensor",
-    "longformer": "reads the value of a tensor",
-}
-"""What cannot be captured yet, and why."""
 EVERY_DAY = ["mixtral"]
 """A second result that nobody reads; results of every layer, read later."""
 
