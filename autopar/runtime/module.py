@@ -77,6 +77,7 @@ class Module:
     """
 
     _here: Namespace
+    _constants: Constants
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
     """Recomputation of the block in the backward: of nothing, of selected operators, or in full."""
     _compiled: ClassVar[bool] = False
