@@ -102,7 +102,7 @@ class _Program:
         parts = expression(
             op, args, kwargs, bound, spelled_out=_indexes_by_number(node, self.graph)
         )
-        if not bound and makes_tensors(op):
+        if not bound and op != "constant" and makes_tensors(op):
             more = ", device=self.device"
         if more:
             parts = (*parts[:-1], f"{more})")
