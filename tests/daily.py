@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,14 @@ def daily(every: Iterable[Any], some: Collection[Any], part: int = 1) -> list[An
     return [
         case if case in some else _slow(case) for case in every if case in some or case in others
     ]
+
+
+def rotated(names: Iterable[Any], ways: Sequence[Any]) -> list[Any]:
+    """Each name in every way: every day in one of them, in turn, and marked slow in the others."""
+    pairs = [(name, way, turn) for turn, name in enumerate(names) for way in ways]
+    every = [(name, *(way if isinstance(way, tuple) else (way,))) for name, way, _ in pairs]
+    today = [way == ways[turn % len(ways)] for _, way, turn in pairs]
+    return [case if runs else _slow(case) for case, runs in zip(every, today, strict=True)]
 
 
 def _slow(case: Any) -> Any:

@@ -39,7 +39,7 @@ EVERYDAY, MORE = 2, 4
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", daily(PADDED, ["uneven_gpt2", "uneven_five"]))
+@pytest.mark.parametrize("name", daily(PADDED, ["uneven_five"]))
 def test_random_plans(pool: Pool, name: str) -> None:
     """Loss, gradients, weights, sizes at rest and traffic under a few random plans."""
     run(

@@ -14,17 +14,17 @@ from torch import nn
 
 import autopar
 from autopar.errors import InputError
+from tests.daily import rotated
 from tests.habits import opaque_jobs as jobs
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize("name", jobs.ARRIVING)
-@pytest.mark.parametrize("preset", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("name", "preset"), rotated(jobs.ARRIVING, ["ddp", "fsdp"]))
 def test_trains_as_one_process(pool: Pool, name: str, preset: str) -> None:
     pool.run(2, partial(jobs.arriving_steps, name, 2, preset=preset))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", jobs.ARRIVING)
 def test_other_layouts(pool: Pool, name: str) -> None:
     pool.run(2, partial(jobs.arriving_steps, name, 2, preset="megatron"))

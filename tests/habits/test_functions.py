@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import autopar
+from tests.daily import rotated
 from tests.habits import opaque_jobs as jobs
 from tests.pool import Pool
 
@@ -20,21 +21,23 @@ def steps(pool: Pool, between: str, size: int, **options: Any) -> str:
     return source
 
 
-@pytest.mark.parametrize("between", WITH_FUNCTIONS)
-@pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
+@pytest.mark.parametrize(
+    ("between", "preset"), rotated(WITH_FUNCTIONS, ["ddp", "fsdp", "megatron"])
+)
 def test_two_ranks(pool: Pool, between: str, preset: str) -> None:
     steps(pool, between, 2, fused=True, preset=preset)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("between", WITH_FUNCTIONS)
 def test_other_numbers_of_ranks(pool: Pool, between: str, size: int) -> None:
     steps(pool, between, size, fused=size == 4, preset="fsdp")
 
 
-@pytest.mark.parametrize("between", ["round", "product", "local", "centred"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(
+    ("between", "schedule"), rotated(["round", "product", "local", "centred"], ["gpipe", "1f1b"])
+)
 def test_stages(pool: Pool, between: str, schedule: str) -> None:
     # Rows that look at each other cannot come in parts.
     parts = 1 if between == "centred" else 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daily import daily
+from tests.daily import daily, rotated
 from tests.habits import module_jobs
 from tests.pool import Pool
 
@@ -19,8 +19,10 @@ NOT_IN_STAGES = {"clipped", "initialised", "parts"}
 """Refused there, below."""
 
 
-@pytest.mark.parametrize(("how", "ranks"), daily(HOWS, SOME))
-@pytest.mark.parametrize("habit", module_jobs.WORK)
+@pytest.mark.parametrize(
+    ("habit", "how", "ranks"),
+    rotated(module_jobs.WORK, [*SOME, *(h for h in HOWS if h not in SOME)]),
+)
 def test_works(pool: Pool, habit: str, how: str, ranks: int) -> None:
     if how != "stages" or habit not in NOT_IN_STAGES:
         pool.run(ranks, module_jobs.run, habit, how)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.daily import rotated
 from tests.habits import step_jobs
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize("name", step_jobs.HABITS)
 @pytest.mark.parametrize(
-    ("ranks", "preset"),
-    [(1, None), (2, "ddp"), (2, "fsdp"), (2, "megatron"), (2, None), (4, "zero2")],
+    ("name", "ranks", "preset"),
+    rotated(
+        step_jobs.HABITS,
+        [(2, "ddp"), (2, "fsdp"), (2, "megatron"), (1, None), (2, None), (4, "zero2")],
+    ),
 )
 def test_a_habit(pool: Pool, name: str, ranks: int, preset: str | None) -> None:
     pool.run(ranks, step_jobs.habit, ranks, preset, name)
