@@ -99,7 +99,7 @@ def test_a_frozen_trunk_on_four_ranks(pool: Pool, name: str, shape: tuple[int, .
     works = [parity.preset_work(name, shape, p) for p in (None, "ddp", "fsdp", "fsdp_megatron")]
     if blocks(parity.reference(name).graph):
         works += [parity.preset_work(name, shape, "ddp", "full")]
-    works += [parity.random_work(name, shape, seed, recomputes=seed > 3) for seed in range(6)]
+    works += [parity.random_work(name, shape, seed, recomputes=seed > 1) for seed in range(3)]
     pool.run(4, parity.check_all, works)
 
 

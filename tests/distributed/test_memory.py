@@ -169,7 +169,7 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
             ("architectures.mixtral", "zero2", "none"),
             ("architectures.lstm", "megatron_sp", "none"),
         ],
-        part=2,
+        part=3,
     ),
 )
 def test_a_preset_needs_no_more_than_its_plan_says(

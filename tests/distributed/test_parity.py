@@ -20,7 +20,7 @@ EVERY_DAY = [
     pytest.param(n, marks=pytest.mark.slow) if n in ("bert", "cnn") else n for n in models.ALL
 ]
 """BERT's and the CNN's ways through the algebra are those of the others: left to the slow run."""
-EVERYDAY, MORE = 2, 8
+EVERYDAY, MORE = 2, 4
 """How many random plans are tried per model: every day, and in the slow run; `benchmarks/parity.py` has
 a hundred."""
 

@@ -45,10 +45,16 @@ def least_microbatches(schedule: str, workers: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("schedule", SYNCHRONOUS)
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        (NAMES[(turn + place) % len(NAMES)], schedule)
+        for turn, schedule in enumerate(SYNCHRONOUS)
+        for place in (0, 2)
+    ],
+)
 def test_every_schedule(pool: Pool, name: str, schedule: str) -> None:
-    """Each on each kind of meshes, by one of the models; `benchmarks/parity.py` has the product."""
+    """Each with two of the models, in turn over meshes; `benchmarks/parity.py` has the product."""
     every = DEEP if schedule != "chimera" else [each for each in DEEP if len(each) % 2 == 0]
     stages = every[(SYNCHRONOUS.index(schedule) + NAMES.index(name)) % len(every)]
     least = least_microbatches(schedule, len(stages))

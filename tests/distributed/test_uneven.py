@@ -34,7 +34,7 @@ PADDED = {
     "uneven_half_frozen": {(2,): {257: 258, 5: 6}},
 }
 """By model and mesh: what the sizes become."""
-EVERYDAY, MORE = 2, 4
+EVERYDAY, MORE = 2, 3
 """Plans by model and mesh, every day and in the slow run; `benchmarks/parity.py` has more."""
 
 

@@ -21,7 +21,7 @@ NOT_IN_STAGES = {"clipped", "initialised", "parts"}
 
 @pytest.mark.parametrize(
     ("habit", "how", "ranks"),
-    rotated(module_jobs.WORK, [*SOME, *(h for h in HOWS if h not in SOME)]),
+    rotated(module_jobs.WORK, [*SOME, ("fsdp", 4), ("solver", 4), ("stages", 4)]),
 )
 def test_works(pool: Pool, habit: str, how: str, ranks: int) -> None:
     if how != "stages" or habit not in NOT_IN_STAGES:
