@@ -31,18 +31,20 @@ def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     if tensor.requires_grad and _torch.is_fake(tensor):
         raise CaptureError(
-            f"A tensor of shape {shape} is used at {spoken(origin)}\nthat was made where no graph sees "
-            "it, as forward-mode derivatives (torch.func.jvp) do. Take derivatives with "
-            "torch.autograd.grad(y.sum(), x, create_graph=True) of x = x.detach().requires_grad_()."
+            f"A tensor of shape {shape} is used at {spoken(origin)}\n"
+            "that was created outside of the captured graph, as forward-mode differentiation "
+            "(torch.func.jvp) does. Take derivatives with torch.autograd.grad(y.sum(), x, "
+            "create_graph=True) of x = x.detach().requires_grad_()."
         )
     if is_parameter or tensor.requires_grad:
         kind = "Parameter" if is_parameter else "tensor that requires grad"
         raise CaptureError(
             f"The {kind} of shape {shape}{f', {home!r},' if home else ''} that is used at "
-            f"{spoken(origin)}\nis none of the model's named_parameters(), so it would be a constant "
-            "and never be trained. Register it: as an attribute of a module, in nn.ParameterList or "
-            "nn.ParameterDict; put a loss that has parameters into the module that returns it. If it "
-            "is not to be trained, register_buffer(name, its .detach())."
+            f"{spoken(origin)}\n"
+            "is not among the model's named_parameters(), so it would be a constant and never "
+            "be trained. Register it: as an attribute of a module, in nn.ParameterList or "
+            "nn.ParameterDict; put a loss that has parameters into the module that returns it. "
+            "If it should not be trained, register_buffer(name, its .detach())."
         )
     if tensor.numel() > LARGEST:
         raise CaptureError(

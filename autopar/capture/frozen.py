@@ -177,10 +177,10 @@ class _Check:
         pair = zip(self.graph.nodes, other.nodes, strict=False) if isinstance(other, Graph) else ()
         origin = next((mine.origin for mine, its in pair if mine != its), Origin())
         raise CaptureError(
-            f"The model computes with something that is another in each step (the time, an "
-            f"identifier, a generator of its own) at {spoken(origin)}\nwhich would be frozen: a "
-            "captured graph is the same for every step. Pass it as an input, or draw with "
-            "torch.rand on the device."
+            "The model computes with a value that differs from step to step (the time, an "
+            f"identifier, a generator of its own) at {spoken(origin)}\n"
+            "which would be frozen: a captured graph is the same for every step. Pass it as an "
+            "input, or draw with torch.rand on the device."
         )
 
     def _again(self) -> Graph | str:

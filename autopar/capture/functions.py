@@ -101,8 +101,8 @@ class _Call:
             if any(value is given for given in self.args if isinstance(given, torch.Tensor)):
                 observed.writes = observed.writes or "mark_dirty"
         if observed.sends:
-            way = "Leave it out: autopar adds the messages that its plan needs."
-            raise self._refused(f"talks to other ranks ({observed.sends})", way)
+            way = "Remove it: autopar adds the communication that its plan needs."
+            raise self._refused(f"communicates with other ranks ({observed.sends})", way)
         if observed.writes:
             way = "Let it compute a new tensor (x = x.clone() first) and leave out ctx.mark_dirty."
             raise self._refused(f"changes an argument in place ({observed.writes})", way)
@@ -113,6 +113,6 @@ class _Call:
 
     def _refused(self, what: str, way: str) -> CaptureError:
         return CaptureError(
-            f"The autograd.Function {self.cls.__qualname__}, applied at {self.place}\n{what}, which no "
-            f"operator of a captured graph does. {way} {OTHERWISE}"
+            f"The autograd.Function {self.cls.__qualname__}, applied at {self.place}\n"
+            f"{what}, which an operator of a captured graph cannot do. {way} {OTHERWISE}"
         )

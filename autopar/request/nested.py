@@ -82,8 +82,8 @@ def mapped(value: Any, key: str, change: Callable[[Any, str], Any]) -> Any:
         return _again(value, [part for part, _ in items], made)
     except Exception as error:
         raise InputError(
-            f"{key!r} is a {type(value).__name__}, which cannot be made again of other tensors "
-            f"({type(error).__name__}: {error}). Register how with "
+            f"{key!r} is a {type(value).__name__}, which cannot be rebuilt with other tensors "
+            f"({type(error).__name__}: {error}). Register how to do that with "
             "torch.utils._pytree.register_pytree_node, or pass its tensors as a dict."
         ) from error
 
