@@ -220,9 +220,7 @@ def test_optimizers_are_tried_out() -> None:
     assert kept["Adagrad"].optimizer_nbytes == kept["Adagrad"].parameter_nbytes
     with pytest.raises(InputError, match=r"'Addam'.*AdamW"):
         plan(optimizer="Addam")
-    with pytest.raises(
-        InputError, match=r"optimizer='Lazy' cannot be run.*optimizer='AdamW'"
-    ):
+    with pytest.raises(InputError, match=r"optimizer='Lazy' cannot be run.*optimizer='AdamW'"):
         plan(optimizer=Lazy)
 
 

@@ -97,7 +97,10 @@ def test_a_preset(tmp_path: Path) -> None:
         ("single = 3\n", "is incomplete: a preset has"),
         ('single = "data"\n[data]\n', "is incomplete: a preset has"),
         ('single = "data"\n[data]\nstored = 3\n[tensor]\n', "data.stored, which is not a table"),
-        ('single = "data"\n[data]\nstored."*" = 3\n[tensor]\n', "data.stored, which is not a table"),
+        (
+            'single = "data"\n[data]\nstored."*" = 3\n[tensor]\n',
+            "data.stored, which is not a table",
+        ),
         ("single = ", "is not a TOML file"),
     ],
 )

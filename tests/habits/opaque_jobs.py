@@ -344,7 +344,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "fsdp2": (_scattered, "fully_shard"),
     "tensor parallel": (_tensor_parallel, "'first.weight' of Three is a DTensor"),
     "sums": (lambda: Summing("plain").double(), "communicates with other ranks itself"),
-    "functional": (lambda: SummingDifferently("plain").double(), "communicates with other ranks itself"),
+    "functional": (
+        lambda: SummingDifferently("plain").double(),
+        "communicates with other ranks itself",
+    ),
     "function": (
         lambda: Three("plain", SumOfGradients.apply).double(),
         "communicates with other ranks (c10d",

@@ -170,5 +170,5 @@ def test_defaults_are_what_the_batch_and_the_schedule_can_have(
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="The example batch is empty: its first dim is 0"):
         samples_of({"x": torch.empty(0, 4)})
-    with pytest.raises(InputError, match="there are no parts"):
+    with pytest.raises(InputError, match="it cannot be divided"):
         in_parts({"x": torch.empty(0, 4)}, 2)
