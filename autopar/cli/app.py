@@ -82,7 +82,7 @@ def _said(error: Exception) -> str | None:
         return f"The output cannot be written: {error.strerror}."
     if error.filename is None:
         return None
-    return f"Cannot use {error.filename}: {error.strerror}. Correct the path, or the rights to it."
+    return f"Cannot use {error.filename}: {error.strerror}. Correct the path, or its permissions."
 
 
 app = typer.Typer(
@@ -115,7 +115,7 @@ def options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; accepted in any position.")
     ] = False,
 ) -> None:
     """Plan, inspect and emit parallel PyTorch models."""

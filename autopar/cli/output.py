@@ -124,6 +124,6 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"Cannot write {path}: {path.parent} is no folder.") from None
+        raise InputError(f"Cannot write {path}: {path.parent} is not a folder.") from None
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None

@@ -86,7 +86,7 @@ def test_letters_are_allowed_literally() -> None:
     [
         (
             {"pins": {"a": "[S(0), R]"}},
-            r"'pins' holds constraints, but is no table.*Did you mean 'pin'",
+            r"'pins' holds constraints, but is not a table.*Did you mean 'pin'",
         ),
         ({"pin": {"a": "[R, R]"}, "b": "[R, R]"}, "every constraint belongs in one of them"),
         ({"Pin": {"a": {"x": "R"}}}, "'Pin' holds constraints"),

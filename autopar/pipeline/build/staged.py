@@ -138,9 +138,9 @@ def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
         if any(node.outputs[0].differentiable for node in nodes):
             raise InputError(
                 f"Parameter {name!r} is read by stages {', '.join(map(str, readers))}, which "
-                f"{schedule.name} updates at different times, so it would come apart. Untie it (Hugging "
-                "Face: tie_word_embeddings=False in the configuration), cut elsewhere, or take a "
-                "synchronous schedule."
+                f"{schedule.name} updates at different times, so its copies would diverge. Untie "
+                "it (Hugging Face: tie_word_embeddings=False in the configuration), cut "
+                "elsewhere, or take a synchronous schedule."
             )
 
 
