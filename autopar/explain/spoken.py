@@ -19,7 +19,7 @@ from autopar.ir.placement import P, S, Type
 from autopar.plans.decisions import OpSharding, ParameterPlan
 from autopar.plans.plan import Plan
 
-WHOLE = "whole"
+REPLICATED = "replicated"
 HEADS = 4
 """Number of dims of a tensor with heads: batch, heads, positions and features per head, in any order."""
 STEPS = 3
@@ -68,7 +68,7 @@ def _computed(choice: OpSharding, graph: Graph, node: Node, axis: int) -> str:
     for name, form in zip(node.operands, choice.inputs, strict=True):
         if isinstance(form[axis], S):
             return f"split by {dim(graph, graph.tensors[name], form[axis])} (summed)"
-    return "left as partial sums" if made is P else WHOLE
+    return "left as partial sums" if made is P else REPLICATED
 
 
 def _of_weight(graph: Graph, node: Node, place: int, kind: S, made: Type) -> str:
@@ -92,17 +92,17 @@ def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
     if isinstance(entry.leaf[axis], S):
         again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
         more = ", once more for the backward," if tensor.name in again else ""
-        return f"kept split and gathered at each use{more}"
+        return f"sharded and gathered at each use{more}"
     if isinstance(entry.stored[axis], S):
-        return "kept split and gathered once a step"
-    return "kept whole"
+        return "sharded and gathered once a step"
+    return REPLICATED
 
 
 def _rest(entry: ParameterPlan, axis: int) -> str:
     """Describe the storage at rest of a weight that is used split, if it differs."""
     if not isinstance(entry.stored[axis], S):
-        return " (kept whole at rest)"
-    return "" if isinstance(entry.leaf[axis], S) else " (kept split, gathered once a step)"
+        return " (replicated at rest)"
+    return "" if isinstance(entry.leaf[axis], S) else " (sharded at rest, gathered once a step)"
 
 
 def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:
@@ -116,7 +116,7 @@ def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:
                     made = plan.choice[reader.name].outputs[0][axis]
                     return f"split by {_of_weight(graph, reader, place, kind, made)}"
                 return f"split by {_side(tensor, kind)}"
-    return WHOLE
+    return REPLICATED
 
 
 def _side(tensor: Tensor, kind: S) -> str:

@@ -95,7 +95,7 @@ def _one(plan: Plan, name: str, matching: tuple[Target, ...]) -> Target:
     if len(alike) == 1:
         return matching[0]
     shown = ", ".join(map(called, matching[:EXAMPLES]))
-    raise InputError(f"{name!r} means {len(matching)} things: {shown} ... Name one of them.")
+    raise InputError(f"{name!r} matches {len(matching)} targets: {shown} ... Name one of them.")
 
 
 def called(target: Target) -> str:
@@ -122,7 +122,7 @@ def chosen(plan: Plan, node: Node) -> str:
 
 def stored(rests: str, enters: str) -> str:
     """Return a parameter's shardings at rest and in the step as text."""
-    return f"rests {rests}, enters {enters}"
+    return f"stored {rests}, in the step {enters}"
 
 
 def _names(node: Node) -> set[str]:

@@ -141,7 +141,7 @@ class _Checker:
         for result, want, value in zip(results, wanted, statement.targets, strict=True):
             got = spmd.derived(result)
             if got != want:
-                return f"{value.tensor} is {value.form} in the plan, but derived is {got}"
+                return f"{value.tensor} is {value.form} in the plan, but derived as {got}"
         return None
 
     def _operands(self, parts: tuple[Part, ...]) -> tuple[Value, ...]:

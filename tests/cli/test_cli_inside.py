@@ -186,7 +186,7 @@ def test_simulate_refuses(files: dict[str, Path]) -> None:
     )
     assert "no rank 9" in fails("simulate", files["pipe"], "--straggler", "9=2x")
     long = fails("simulate", files["pipe"], "--microbatches", 1_000_000_000)
-    assert "too long to be played: pass 4096 at most" in long
+    assert "too long to simulate: pass 4096 at most" in long
 
 
 def test_report(files: dict[str, Path], tmp_path: Path) -> None:

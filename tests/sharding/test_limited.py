@@ -105,7 +105,7 @@ def test_a_forced_recomputation_is_of_blocks_and_says_what_is_none() -> None:
     assert left == (("twice.0", "runs in 2 pieces"), ("twice.1", "runs in 2 pieces"))
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(show_plan(made.plan, made.graph))
-    said = "not computed again, as they are no blocks: twice.0 (runs in 2 pieces), twice.1"
+    said = "not recomputed, because they are not blocks: twice.0 (runs in 2 pieces), twice.1"
     assert said in console.export_text()
 
 

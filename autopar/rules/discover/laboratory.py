@@ -83,7 +83,7 @@ def bench(
                 continue
             wholes += _labelled(graph, probe, tensors, domain)
             if not any(bool(made.any()) for whole in wholes for made in whole.outputs):
-                raise Declined("all that it makes of random numbers is zero, as any part of it is")
+                raise Declined("its result for random numbers is all zero, like any part of it")
             return Bench(graph, probe, tensors, tuple(wholes))
     raise Declined(errors[0])
 
@@ -151,7 +151,7 @@ def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
             raise Declined("it changes an operand in place")
     outputs = made if isinstance(made, (tuple, list)) else (made,)
     if len(outputs) != len(node.outputs) or not all(isinstance(o, torch.Tensor) for o in outputs):
-        raise Declined("it makes something else than tensors")
+        raise Declined("it returns something other than tensors")
     found = []
     for want, value in zip(node.outputs, outputs, strict=True):
         shape = tuple(value.shape)
@@ -206,7 +206,7 @@ def _whole(
             if a is None or b is None:
                 continue
             if a.is_floating_point() and not bool(a.isfinite().all()):
-                raise Declined("what it makes of random numbers is not finite")
+                raise Declined("its result for random numbers is not finite")
             if not torch.equal(a, b):
                 raise Declined("it gives different results for equal operands")
         return runs[0]
