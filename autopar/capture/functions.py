@@ -18,7 +18,7 @@ from torch import nn
 
 from autopar.capture import _torch
 from autopar.capture.observed import Observed
-from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
+from autopar.capture.where import Whereabouts, location, origin_at, users_frame
 from autopar.errors import CaptureError
 from autopar.ops.functions import Unfit, apply, cells, operator_of
 
@@ -70,7 +70,7 @@ class _Call:
         self, cls: Any, args: tuple[Any, ...], where: Whereabouts, frame: FrameType | None
     ) -> None:
         self.cls, self.args = cls, args
-        self.place = spoken(origin_at(frame, where.module))
+        self.place = location(origin_at(frame, where.module))
 
     def recorded(self) -> Any:
         """Return the results, made by one operator of the graph."""

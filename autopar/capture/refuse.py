@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autopar.capture import _torch
-from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken
+from autopar.capture.where import Watcher, Whereabouts, located, location, origin_at
 from autopar.errors import AutoparError, CaptureError
 
 BACKWARD = (
@@ -72,7 +72,7 @@ def watchers() -> Mapping[Any, Watcher]:
         name = SPOKEN.get(function) or getattr(function, "__qualname__", str(function))
 
         def refuse(args: tuple[Any, ...], frame: FrameType | None) -> None:
-            raise CaptureError(f"{name} is called at {spoken(origin_at(frame))}\n{why}.")
+            raise CaptureError(f"{name} is called at {location(origin_at(frame))}\n{why}.")
 
         return refuse
 
@@ -155,4 +155,4 @@ def _place(traceback: TracebackType | None) -> str:
         traceback = traceback.tb_next
     if frame is None:
         return "an unknown line"
-    return spoken(located("", frame.f_code.co_filename, line))
+    return location(located("", frame.f_code.co_filename, line))

@@ -65,7 +65,7 @@ class Commands(TyperGroup):
             with worded(Flags()):
                 return super().invoke(ctx)
         except (AutoparError, CostModelError, OSError) as error:
-            said = _said(error)
+            said = _error_text(error)
             if said is None:
                 raise
             if ctx.params.get("debug"):
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
-def _said(error: Exception) -> str | None:
+def _error_text(error: Exception) -> str | None:
     """Return the message for the user; None for a system error without a file, unless a disk is full."""
     if not isinstance(error, OSError):
         return str(error)

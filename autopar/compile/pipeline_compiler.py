@@ -33,7 +33,7 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
 from autopar.runtime.programs import in_parts, samples_in
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.narrow import speaks
+from autopar.sharding.narrow import applies
 from autopar.sharding.sharding_problem import Settings
 from autopar.utils.cache import keep
 from autopar.utils.messages import argument
@@ -172,7 +172,7 @@ class PipelineCompiler:
 
     def _refuse_unheard(self, graph: Graph) -> None:
         for constraint in self._settings.constraints:
-            if not constraint.optional and not speaks(constraint, graph):
+            if not constraint.optional and not applies(constraint, graph):
                 kept = saved(graph, self._hardware.device.kind)
                 compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
 

@@ -16,7 +16,7 @@ from autopar.explain.explanation import Alternative, Explanation, Kind
 from autopar.explain.pins import pinned_names, pins
 from autopar.explain.replanner import ConstrainedReplanner
 from autopar.explain.sentences import sentence
-from autopar.explain.spoken import spoken
+from autopar.explain.spoken import describe
 from autopar.explain.target import Module, chosen, found
 from autopar.explain.ways import TargetOption, presets_of, recomputations, ways_of
 from autopar.explain.words import words
@@ -159,7 +159,7 @@ class _OfNode:
         return [*wanted, *whole[:1]]
 
     def _said(self, plan: Plan) -> str:
-        return spoken(plan, self.again.posed.graph, self.node)
+        return describe(plan, self.again.posed.graph, self.node)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Describes the choice for one operator or parameter in standard terms, by mesh axis.
 
-    operators    split by heads, by rows or columns of the weight, by batch, by positions, ...; whole
-    parameters   split as their operators use them; or kept split and gathered, at each use or once a
-                 step; or kept whole
+    operators    split by heads, by rows or columns of the weight, by batch, by positions, ...; replicated
+    parameters   split as their operators use them; or sharded and gathered, at each use or once a
+                 step; or replicated
 
 A dim is classified by sizes: the dims before it in memory are the batch, the positions, or both.
 """
@@ -26,14 +26,14 @@ STEPS = 3
 """Maximum number of operators between a product and the view that reveals heads."""
 
 
-def spoken(plan: Plan, graph: Graph, node: Node) -> str:
+def describe(plan: Plan, graph: Graph, node: Node) -> str:
     """Return a description such as ``split by heads on axis gpu, by batch on axis node``."""
     if node.op != "parameter":
-        return said_of(plan.choice[node.name], graph, node, plan.mesh)
+        return describe_sharding(plan.choice[node.name], graph, node, plan.mesh)
     return _by_axis(plan.mesh, lambda axis: _stored(plan, graph, node, axis))
 
 
-def said_of(choice: OpSharding, graph: Graph, node: Node, mesh: Mesh) -> str:
+def describe_sharding(choice: OpSharding, graph: Graph, node: Node, mesh: Mesh) -> str:
     """Describe any sharding of an operator."""
     return _by_axis(mesh, lambda axis: _computed(choice, graph, node, axis))
 

@@ -91,7 +91,7 @@ def _ends(name: str, path: str) -> bool:
 
 def _one(plan: Plan, name: str, matching: tuple[Target, ...]) -> Target:
     """Return the first match if all are equal; raise `InputError` if the name is ambiguous."""
-    alike = {_looks(plan, each) for each in matching}
+    alike = {_signature(plan, each) for each in matching}
     if len(alike) == 1:
         return matching[0]
     shown = ", ".join(map(called, matching[:EXAMPLES]))
@@ -105,7 +105,7 @@ def called(target: Target) -> str:
     return f"{target.outputs[0].name} ({target.path})"
 
 
-def _looks(plan: Plan, target: Target) -> tuple[str, ...]:
+def _signature(plan: Plan, target: Target) -> tuple[str, ...]:
     """Return a target's paths and decisions without layer numbers, to compare targets."""
     nodes = target.nodes if isinstance(target, Module) else (target,)
     again = plan.recompute_of.get(target.path, "") if isinstance(target, Module) else ""

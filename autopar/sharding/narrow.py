@@ -75,7 +75,7 @@ def narrow(
     return kept, rest
 
 
-def speaks(constraint: Constraint, graph: Graph) -> bool:
+def applies(constraint: Constraint, graph: Graph) -> bool:
     """Return whether the constraint matches anything in the graph, or need not."""
     if constraint.optional or constraint.pattern == "*":
         return True
@@ -255,7 +255,7 @@ def _spoken_of(
 
 def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None:
     for constraint in constraints:
-        if not speaks(constraint, graph):
+        if not applies(constraint, graph):
             for other, name in graph.aliases:
                 if constraint.matches(other):
                     raise ConstraintError(

@@ -17,7 +17,7 @@ from autopar.errors import InputError, PlanError
 from autopar.explain.explained import explain_plan
 from autopar.explain.explanation import Alternative, Explanation
 from autopar.explain.sentences import sentence
-from autopar.explain.spoken import spoken
+from autopar.explain.spoken import describe
 from autopar.explain.target import called, found
 from autopar.render.text import explanation, to_text
 from autopar.render.text.table import WIDTH
@@ -60,7 +60,7 @@ def megatron() -> Any:
 )
 def test_words_of_megatron(megatron: Any, path: str, said: str) -> None:
     node = next(node for node in megatron.graph.nodes if node.path == path)
-    assert spoken(megatron.plan, megatron.graph, node) == said
+    assert describe(megatron.plan, megatron.graph, node) == said
 
 
 def test_words_of_weights_that_are_gathered() -> None:
@@ -72,9 +72,9 @@ def test_words_of_weights_that_are_gathered() -> None:
     ):
         made = compile_model(model, (2,), inputs, hardware="h100", preset=preset)
         node = made.graph.node["transformer_h_0_mlp_c_fc_weight"]
-        assert spoken(made.plan, made.graph, node) == f"{said} on axis x"
+        assert describe(made.plan, made.graph, node) == f"{said} on axis x"
     node = next(n for n in made.graph.nodes if n.path == "transformer.h.0.attn.c_attn/addmm")
-    assert spoken(made.plan, made.graph, node) == "split by batch on axis x"
+    assert describe(made.plan, made.graph, node) == "split by batch on axis x"
 
 
 def hand_made_explanation() -> Explanation:
@@ -185,7 +185,7 @@ def test_words_of_weights_that_rest_otherwise() -> None:
         asked = {name: f"[{form}]" for name, form in pins.items()}
         made = compile_model(model, (2,), inputs, loss=loss, hardware="h100", constraints=asked)
         node = next(n for n in made.graph.leaves("parameter") if n.target == "up.weight")
-        assert spoken(made.plan, made.graph, node) == said
+        assert describe(made.plan, made.graph, node) == said
 
 
 def test_what_a_name_means(megatron: Any) -> None:

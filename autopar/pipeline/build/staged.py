@@ -14,7 +14,7 @@ from autopar.ir.mesh import Mesh
 from autopar.sharding.sharding_problem import Settings
 from autopar.plans.pipeline_data import StagePlan, WorkerPlan
 from autopar.plans.pipeline_plan import PipelinePlan, edges
-from autopar.sharding.narrow import speaks
+from autopar.sharding.narrow import applies
 from autopar.cost.parameters import Storage
 from autopar.pipeline.schedules import Schedule, lower
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
@@ -172,7 +172,7 @@ def _settings(
         microbatches=schedule.runs(stage, worker),
         in_flight=most_in_flight(own),
         versions=most_versions(own),
-        constraints=tuple(c for c in settings.constraints if speaks(c, part)),
+        constraints=tuple(c for c in settings.constraints if applies(c, part)),
         storage={
             node.target: rests[worker, node.target]
             for node in part.leaves("parameter")

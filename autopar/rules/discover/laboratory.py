@@ -143,7 +143,7 @@ def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
     except RuleError:
         raise
     except Exception as error:
-        raise Declined(f"it does not run in float64 on the CPU: {_told(error)}") from None
+        raise Declined(f"it does not run in float64 on the CPU: {_error_text(error)}") from None
     if not torch.equal(before, torch.random.get_rng_state()):
         raise Declined("it draws random numbers")
     for tensor, value in zip(operands, values, strict=True):
@@ -200,7 +200,7 @@ def _whole(
         except Exception as error:
             if high != LEAST_INDEX:
                 continue
-            raise Declined(f"it does not run in float64 on the CPU: {_told(error)}") from None
+            raise Declined(f"it does not run in float64 on the CPU: {_error_text(error)}") from None
         first, second = ([*run.outputs, *run.gradients] for run in runs)
         for a, b in zip(first, second, strict=True):
             if a is None or b is None:
@@ -248,6 +248,6 @@ def _one(tensor: Tensor, domain: str, highest: int, generator: torch.Generator) 
     return value + 0.5 if domain == "positive" else value * 0.9 + 0.05
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"[:200]
