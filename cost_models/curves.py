@@ -67,11 +67,15 @@ class Curve:
             )
         elif not is_operator(self.operator):
             yield (
-                f"device.curves: {self.operator!r} is no operator of torch's; one of your own is "
-                f"written with its namespace, as in mine.{self.operator}. {meant(self.operator, TIMED)}"
+                f"device.curves: {self.operator!r} is not an operator of torch; write a custom "
+                f"one with its namespace, as in mine.{self.operator}. "
+                f"{meant(self.operator, TIMED)}"
             )
         if self.dtype not in DTYPES:
-            yield f"device.curves: {self.dtype!r} is no dtype of torch's. {meant(self.dtype, DTYPES)}"
+            yield (
+                f"device.curves: {self.dtype!r} is not a dtype of torch. "
+                f"{meant(self.dtype, DTYPES)}"
+            )
 
 
 def share(

@@ -61,8 +61,9 @@ def _read(name_or_path: str | Path) -> tuple[str, str]:
             ) from None
     if path.suffix or path.is_file():
         raise UnknownHardwareError(
-            f"{path} is no hardware profile: those are TOML files, called something.toml. Pass one of "
-            f"{', '.join(names())} or a file that `autopar calibrate -o mine.toml` wrote."
+            f"{path} is not a hardware profile: profiles are TOML files, named something.toml. "
+            f"Pass one of {', '.join(names())} or a file that `autopar calibrate -o mine.toml` "
+            "wrote."
         )
     if str(name_or_path) not in names():
         close = difflib.get_close_matches(str(name_or_path).lower(), names(), 1)
@@ -86,7 +87,7 @@ def save(hardware: Hardware, path: str | Path) -> None:
         raise ProfileError(f"Cannot write {target}: it is a folder. Name a file, as mine.toml.")
     if target.suffix != ".toml":
         raise ProfileError(
-            f"Cannot write {target}: profiles are read from files called something.toml."
+            f"Cannot write {target}: profiles are read from files named something.toml."
         )
     try:
         _replace(target, written)

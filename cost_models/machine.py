@@ -132,7 +132,7 @@ class Link:
         for fit in self.fits:
             if fit.collective not in COLLECTIVES:
                 yield (
-                    f"{name}.fits: {fit.collective!r} is no collective. "
+                    f"{name}.fits: {fit.collective!r} is not a collective. "
                     f"{meant(fit.collective, COLLECTIVES)}"
                 )
             if (key := (fit.collective, fit.ranks, _busy(fit))) in seen:
@@ -250,8 +250,8 @@ class Hardware:
             raise ProfileError(f"Profile {name!r}: device.cache_bytes_per_s is below bytes_per_s.")
         if self.inter_host.neighbours:
             raise ProfileError(
-                f"Profile {name!r}: inter_host.neighbours means nothing, as hosts are joined by "
-                "switches; leave it out."
+                f"Profile {name!r}: inter_host.neighbours has no meaning, because hosts are "
+                "joined by switches; leave it out."
             )
         sizes = [devices for devices, _ in self.borders]
         if len(set(sizes)) < len(sizes):
@@ -324,11 +324,13 @@ class Hardware:
     def _misnamed(self) -> Iterator[str]:
         """Yield an error message for each unknown or duplicate name: the entry would have no effect."""
         if self.device.kind not in KINDS:
-            wrong = f"device.kind {self.device.kind!r} is no device of torch's."
+            wrong = f"device.kind {self.device.kind!r} is not a device of torch."
             yield f"{wrong} {meant(self.device.kind, KINDS)}"
         for dtype in self.device.flops_per_s:
             if dtype not in DTYPES:
-                yield f"device.flops_per_s.{dtype} is no dtype of torch's. {meant(dtype, DTYPES)}"
+                yield (
+                    f"device.flops_per_s.{dtype} is not a dtype of torch. {meant(dtype, DTYPES)}"
+                )
         seen: set[tuple[object, ...]] = set()
         for curve in self.device.curves:
             yield from curve.misnamed()

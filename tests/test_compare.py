@@ -54,7 +54,7 @@ def test_what_does_not_fit_says_why() -> None:
     found = compared(memory_limit=2000)
     assert all(each.plan is None and "fit" in each.why for each in found.values())
     text = to_text(contenders([(c.name, c.plan, c.why) for c in found.values()], 2000))
-    assert text.count("none fits") == 3 and "Nothing to compare" in text
+    assert text.count("none fits") == 3 and "No other plan fits" in text
 
 
 def test_a_comparison_is_a_value_that_is_drawn_whole() -> None:

@@ -99,7 +99,7 @@ def test_a_process_that_dies_is_told_of() -> None:
         time.sleep(0.2)
         return item
 
-    with pytest.raises(AutoparError, match=r"exit code -9 .* memory short.* AUTOPAR_PROCESSES=1"):
+    with pytest.raises(AutoparError, match=r"exit code -9 .* out of memory.* AUTOPAR_PROCESSES=1"):
         side_by_side(dies, range(4))
     assert Aside.helping == 0
 
@@ -121,7 +121,7 @@ def test_what_is_aside_runs_meanwhile_and_can_be_stopped(tmp_path: Path) -> None
 @pytest.mark.parametrize("said", ["0", "-1", "many", "1.5", ""])
 def test_a_number_that_is_none_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(processes.SWITCH, said)
-    with pytest.raises(InputError, match=r"AUTOPAR_PROCESSES=.* is no number of processes"):
+    with pytest.raises(InputError, match=r"AUTOPAR_PROCESSES=.* is not a number of processes"):
         side_by_side(slowly, range(2))
 
 

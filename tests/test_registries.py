@@ -94,11 +94,14 @@ def test_a_preset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("single = 3\n", "lacks what a preset has"),
-        ('single = "data"\n[data]\n', "lacks what a preset has"),
-        ('single = "data"\n[data]\nstored = 3\n[tensor]\n', "data.stored, which is no table"),
-        ('single = "data"\n[data]\nstored."*" = 3\n[tensor]\n', "data.stored, which is no table"),
-        ("single = ", "is no TOML file"),
+        ("single = 3\n", "is incomplete: a preset has"),
+        ('single = "data"\n[data]\n', "is incomplete: a preset has"),
+        ('single = "data"\n[data]\nstored = 3\n[tensor]\n', "data.stored, which is not a table"),
+        (
+            'single = "data"\n[data]\nstored."*" = 3\n[tensor]\n',
+            "data.stored, which is not a table",
+        ),
+        ("single = ", "is not a TOML file"),
     ],
 )
 def test_presets_that_are_none(tmp_path: Path, text: str, said: str) -> None:

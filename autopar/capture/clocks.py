@@ -19,7 +19,7 @@ import torch
 
 from autopar.capture.lines import is_users
 from autopar.capture.python_state import PythonState, is_library
-from autopar.capture.where import origin_at, spoken
+from autopar.capture.where import location, origin_at
 from autopar.errors import CaptureError
 
 FUNCTIONS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns",
@@ -127,9 +127,9 @@ def _seeding(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         frame = sys._getframe(1)
         if is_users(frame.f_code.co_filename) and not _is_installed(frame):
             raise CaptureError(
-                f"The model calls torch.{name} at {spoken(origin_at(frame))}\nwhile it runs, which "
-                "no graph records. Call it in the training loop; or make the numbers once, in "
-                "__init__, and register them as a buffer."
+                f"The model calls torch.{name} at {location(origin_at(frame))}\n"
+                "in forward, which a graph cannot record. Call it in the training loop; or draw "
+                "the numbers once, in __init__, and register them as a buffer."
             )
         return real(*args, **kwargs)
 
@@ -148,9 +148,9 @@ def _refuse(frame: FrameType | None, what: str, thread: int) -> None:
     if frame is None or not is_users(frame.f_code.co_filename) or _is_installed(frame):
         return
     raise CaptureError(
-        f"The model reads {what} at {spoken(origin_at(frame))}\nwhile it runs, which would be frozen: "
-        "a captured graph is the same for every step. Read it in __init__ and keep it in an "
-        "attribute or a buffer, or pass it as an input."
+        f"The model reads {what} at {location(origin_at(frame))}\n"
+        "in forward, which would be frozen: a captured graph is the same for every step. Read "
+        "it in __init__ and keep it in an attribute or a buffer, or pass it as an input."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from autopar.capture import _torch
-from autopar.capture.where import spoken
+from autopar.capture.where import location
 from autopar.errors import CaptureError
 from autopar.ir.graph import Arg, Origin
 
@@ -22,7 +22,7 @@ def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg
     """
     if _torch.is_wrapped(tensor):
         raise CaptureError(
-            f"torch.vmap or another torch.func transform is used at {spoken(origin)}\nwhich "
+            f"torch.vmap or another torch.func transform is used at {location(origin)}\nwhich "
             "cannot be captured. Write the batched computation with plain tensor operations, and "
             "derivatives with torch.autograd.grad(y.sum(), x, create_graph=True) of "
             "x = x.detach().requires_grad_()."
@@ -31,22 +31,24 @@ def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     if tensor.requires_grad and _torch.is_fake(tensor):
         raise CaptureError(
-            f"A tensor of shape {shape} is used at {spoken(origin)}\nthat was made where no graph sees "
-            "it, as forward-mode derivatives (torch.func.jvp) do. Take derivatives with "
-            "torch.autograd.grad(y.sum(), x, create_graph=True) of x = x.detach().requires_grad_()."
+            f"A tensor of shape {shape} is used at {location(origin)}\n"
+            "that was created outside of the captured graph, as forward-mode differentiation "
+            "(torch.func.jvp) does. Take derivatives with torch.autograd.grad(y.sum(), x, "
+            "create_graph=True) of x = x.detach().requires_grad_()."
         )
     if is_parameter or tensor.requires_grad:
         kind = "Parameter" if is_parameter else "tensor that requires grad"
         raise CaptureError(
             f"The {kind} of shape {shape}{f', {home!r},' if home else ''} that is used at "
-            f"{spoken(origin)}\nis none of the model's named_parameters(), so it would be a constant "
-            "and never be trained. Register it: as an attribute of a module, in nn.ParameterList or "
-            "nn.ParameterDict; put a loss that has parameters into the module that returns it. If it "
-            "is not to be trained, register_buffer(name, its .detach())."
+            f"{location(origin)}\n"
+            "is not among the model's named_parameters(), so it would be a constant and never "
+            "be trained. Register it: as an attribute of a module, in nn.ParameterList or "
+            "nn.ParameterDict; put a loss that has parameters into the module that returns it. "
+            "If it should not be trained, register_buffer(name, its .detach())."
         )
     if tensor.numel() > LARGEST:
         raise CaptureError(
-            f"The model uses a tensor of shape {shape} at {spoken(origin)}\nthat is neither a "
+            f"The model uses a tensor of shape {shape} at {location(origin)}\nthat is neither a "
             "parameter, "
             "a buffer nor an input. Register it in the module that owns it: "
             "self.register_buffer('name', tensor, persistent=False)."
@@ -54,7 +56,7 @@ def lifted(tensor: torch.Tensor, origin: Origin, home: str | None = None) -> Arg
     value = _torch.known_value(tensor)
     if value is None:
         raise CaptureError(
-            f"The values of a tensor of shape {shape} at {spoken(origin)}\nare not known (it "
+            f"The values of a tensor of shape {shape} at {location(origin)}\nare not known (it "
             "lives on the "
             "meta device). Register it as a buffer, or build it with torch operations in forward."
         )

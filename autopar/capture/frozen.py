@@ -27,7 +27,7 @@ from autopar.capture.naming import class_name, name_tensors
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.python_state import NUMPY, PYTHON, PythonState, held_by
 from autopar.capture.tracing import Trace
-from autopar.capture.where import spoken
+from autopar.capture.where import location
 from autopar.errors import CaptureError
 from autopar.ir.graph import Graph, Origin
 
@@ -125,7 +125,7 @@ class _Check:
         values = (
             f", from {_said(old)} to {_said(new)}" if None not in (old, new) and old != new else ""
         )
-        line = spoken(self._line_of(path))
+        line = location(self._line_of(path))
         key = path.split("[")[0].rpartition(".")[2]
         remedy = (
             "Draw with torch on the device (torch.rand), or in the training loop and pass it as an "
@@ -163,7 +163,7 @@ class _Check:
             if self._again() != self.graph:
                 path = self.draws[0]
                 raise CaptureError(
-                    f"The model draws from {path} at {spoken(self._line_of(path))}\nwhich would "
+                    f"The model draws from {path} at {location(self._line_of(path))}\nwhich would "
                     "be frozen: a captured graph is the same for every step. Draw with torch on the "
                     "device (torch.rand(())), or in the training loop and pass it as an input."
                 )
@@ -177,10 +177,10 @@ class _Check:
         pair = zip(self.graph.nodes, other.nodes, strict=False) if isinstance(other, Graph) else ()
         origin = next((mine.origin for mine, its in pair if mine != its), Origin())
         raise CaptureError(
-            f"The model computes with something that is another in each step (the time, an "
-            f"identifier, a generator of its own) at {spoken(origin)}\nwhich would be frozen: a "
-            "captured graph is the same for every step. Pass it as an input, or draw with "
-            "torch.rand on the device."
+            "The model computes with a value that differs from step to step (the time, an "
+            f"identifier, a generator of its own) at {location(origin)}\n"
+            "which would be frozen: a captured graph is the same for every step. Pass it as an "
+            "input, or draw with torch.rand on the device."
         )
 
     def _again(self) -> Graph | str:

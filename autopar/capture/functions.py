@@ -18,7 +18,7 @@ from torch import nn
 
 from autopar.capture import _torch
 from autopar.capture.observed import Observed
-from autopar.capture.where import Whereabouts, origin_at, spoken, users_frame
+from autopar.capture.where import Whereabouts, location, origin_at, users_frame
 from autopar.errors import CaptureError
 from autopar.ops.functions import Unfit, apply, cells, operator_of
 
@@ -70,7 +70,7 @@ class _Call:
         self, cls: Any, args: tuple[Any, ...], where: Whereabouts, frame: FrameType | None
     ) -> None:
         self.cls, self.args = cls, args
-        self.place = spoken(origin_at(frame, where.module))
+        self.place = location(origin_at(frame, where.module))
 
     def recorded(self) -> Any:
         """Return the results, made by one operator of the graph."""
@@ -101,8 +101,8 @@ class _Call:
             if any(value is given for given in self.args if isinstance(given, torch.Tensor)):
                 observed.writes = observed.writes or "mark_dirty"
         if observed.sends:
-            way = "Leave it out: autopar adds the messages that its plan needs."
-            raise self._refused(f"talks to other ranks ({observed.sends})", way)
+            way = "Remove it: autopar adds the communication that its plan needs."
+            raise self._refused(f"communicates with other ranks ({observed.sends})", way)
         if observed.writes:
             way = "Let it compute a new tensor (x = x.clone() first) and leave out ctx.mark_dirty."
             raise self._refused(f"changes an argument in place ({observed.writes})", way)
@@ -113,6 +113,6 @@ class _Call:
 
     def _refused(self, what: str, way: str) -> CaptureError:
         return CaptureError(
-            f"The autograd.Function {self.cls.__qualname__}, applied at {self.place}\n{what}, which no "
-            f"operator of a captured graph does. {way} {OTHERWISE}"
+            f"The autograd.Function {self.cls.__qualname__}, applied at {self.place}\n"
+            f"{what}, which an operator of a captured graph cannot do. {way} {OTHERWISE}"
         )

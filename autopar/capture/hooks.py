@@ -24,9 +24,9 @@ def refuse_observers(model: nn.Module) -> Iterator[None]:
     for path, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             raise CaptureError(
-                f"{path or 'The model'} has a hook on its backward, which no captured graph calls. "
-                "Remove it before autopar.parallelize, and do what it does to parameter.grad between "
-                "backward and optimizer.step()."
+                f"{path or 'The model'} has a backward hook, which a captured graph never calls. "
+                "Remove it before autopar.parallelize, and change parameter.grad between "
+                "backward and optimizer.step() instead."
             )
         for key, hook in module._forward_hooks.items():
             module._forward_hooks[key] = _watched(hook, path)
@@ -43,10 +43,11 @@ def _watched(hook: Callable[..., Any], path: str) -> Callable[..., Any]:
         if made is None and not is_library(getattr(hook, "__module__", None) or ""):
             name = getattr(hook, "__qualname__", type(hook).__name__)
             raise CaptureError(
-                f"The forward hook {name} on {path or 'the model'} returns nothing, so all it does is "
-                "done once, at capture, with tensors that have no values. Remove it before "
-                f"autopar.parallelize and name what you want to see with {argument('outputs')}; a hook "
-                "that changes what the module makes has to return it."
+                f"The forward hook {name} on {path or 'the model'} returns nothing, so it would "
+                "run only once, during capture, on tensors without values. Remove it before "
+                "autopar.parallelize and name the tensors that you want to see with "
+                f"{argument('outputs')}; a hook that changes the module's output has to return "
+                "it."
             )
         return made
 

@@ -15,7 +15,7 @@ from torch import fx
 
 from autopar.capture import _torch
 from autopar.capture.views import parent_of
-from autopar.capture.where import origin_of, spoken
+from autopar.capture.where import location, origin_of
 from autopar.errors import CaptureError
 
 GEOMETRY = {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "detach_"}
@@ -44,7 +44,7 @@ def written(node: fx.Node, overload: Any) -> fx.Node | None:
     found = [item for item in found if isinstance(item, fx.Node)]
     if len(found) > 1:
         raise CaptureError(
-            f"{overload} at {spoken(origin_of(node))}\nwrites into several tensors at once. Use "
+            f"{overload} at {location(origin_of(node))}\nwrites into several tensors at once. Use "
             "operators that return new tensors."
         )
     return found[0] if found else None
@@ -111,9 +111,9 @@ class Memory:
 
 
 def _visible(moment: fx.Node, other: fx.Node, reader: fx.Node | None) -> CaptureError:
-    seen = f"read again at {spoken(origin_of(reader))}" if reader else "kept by its owner"
+    seen = f"read again at {location(origin_of(reader))}" if reader else "kept by its owner"
     return CaptureError(
-        f"{moment.target} at {spoken(origin_of(moment))}\nwrites into memory that a tensor of "
+        f"{moment.target} at {location(origin_of(moment))}\nwrites into memory that a tensor of "
         f"shape {tuple(other.meta['val'].shape)} shares, which is {seen}\nCompute a new tensor "
         "instead (torch.cat, torch.where, torch.index_put), or write to a .clone()."
     )

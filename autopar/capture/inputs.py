@@ -62,8 +62,8 @@ def bind(model: nn.Module, inputs: ExampleInputs, loss: Callable[..., Any] | Non
     """
     if loss is not None and not callable(loss):
         raise InputError(
-            f"loss is {loss!r}; pass a function of the model's output and, by name, of what else it "
-            "takes of the batch."
+            f"loss is {loss!r}; pass a function of the model's output and, by name, of the other "
+            "batch entries that it needs."
         )
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
@@ -100,8 +100,8 @@ def _checked(call: Call, forward: _Signature, target: _Signature) -> Call:
     for name, value in (*forward.defaults.items(), *target.defaults.items()):
         if name not in given and tensors_in(value, name):
             raise InputError(
-                f"The default of {name!r} holds a tensor, which would stay as it is now. Register it as "
-                f"a buffer of the model, or pass {name!r} with the batch."
+                f"The default of {name!r} holds a tensor, which would be frozen at its present "
+                f"values. Register it as a buffer of the model, or pass {name!r} with the batch."
             )
         if name not in given:
             described(value, name)

@@ -20,7 +20,7 @@ from autopar.capture.inplace import Memory, changes_only_geometry, functional_fo
 from autopar.capture.strided import STRIDED, window
 from autopar.capture.tracing import Trace
 from autopar.capture.views import put_back
-from autopar.capture.where import around, origin_of, spoken, under_gradient
+from autopar.capture.where import around, location, origin_of, under_gradient
 from autopar.errors import CaptureError
 from autopar.ir.graph import Arg, DType, Graph, LeafKind, Node, Ref
 from autopar.ops.functions import NAMESPACE, without_gradient
@@ -89,8 +89,8 @@ class _Lowering:
         for buffer, new in self.mutations.items():
             if self.builder.tensors[new].differentiable:
                 raise CaptureError(
-                    f"The new value of buffer {buffer!r} carries a gradient, which would reach "
-                    "into the step before. Compute it from .detach()ed tensors or under "
+                    f"The new value of buffer {buffer!r} carries a gradient, so backward would "
+                    "reach into the previous step. Compute it from .detach()ed tensors or under "
                     "torch.no_grad()."
                 )
 
@@ -144,7 +144,7 @@ class _Lowering:
         device, dtype, enabled, _ = cast(tuple[str, torch.dtype | None, bool, Any], node.args)
         if enabled and device != self.trace.device:
             raise CaptureError(
-                f"torch.autocast({device!r}) at {spoken(origin_of(node))}\ndoes nothing to this "
+                f"torch.autocast({device!r}) at {location(origin_of(node))}\nhas no effect on this "
                 f"model, which is captured on {self.trace.device}. Use "
                 "torch.autocast(x.device.type), or give autopar the autocast dtype instead."
             )
@@ -207,8 +207,8 @@ class _Lowering:
         hidden = gradient and not self._with_gradient(node)
         if hidden or (flags and target not in others and True in flags and not gradient):
             raise CaptureError(
-                f"{node.target} at {spoken(origin_of(node))}\nchanges, behind the back of "
-                "autograd, a tensor that carries a gradient. Compute a new tensor instead."
+                f"{node.target} at {location(origin_of(node))}\nchanges a tensor that carries a "
+                "gradient without autograd's knowledge. Compute a new tensor instead."
             )
 
     def _put_back(self, node: fx.Node, view: fx.Node, parent: fx.Node, part: str) -> str:
@@ -235,7 +235,7 @@ class _Lowering:
             self.mutations[target] = name
             return
         raise CaptureError(
-            f"{node.target} at {spoken(origin_of(node))}\nchanges the {kind} {target!r} in place. "
+            f"{node.target} at {location(origin_of(node))}\nchanges the {kind} {target!r} in place. "
             "Compute a new tensor instead; state that the model keeps belongs in a buffer "
             "(register_buffer)."
         )
@@ -270,7 +270,7 @@ class _Lowering:
         read = window(x, tuple(given["size"]), tuple(given["stride"]), given.get("storage_offset"))
         if read is None:
             raise _refused(
-                node, "as_strided that reads beside its tensor (call .contiguous() on it before)"
+                node, "as_strided that reads outside of its tensor (call .contiguous() on it first)"
             )
         ordered: Arg = self._arg(given["self"])
         if read.order != tuple(range(x.dim())):
@@ -361,9 +361,10 @@ def _supported(target: Any) -> bool:
 
 def _communicating(node: fx.Node) -> CaptureError:
     return CaptureError(
-        f"The model talks to other ranks itself: {node.target} at {spoken(origin_of(node))}\n"
-        "autopar gives it the whole batch and adds the messages that its plan needs. Write what one "
-        "process would compute: without collectives in forward and loss."
+        f"The model communicates with other ranks itself: {node.target} at "
+        f"{location(origin_of(node))}\nautopar passes it the whole batch and adds the "
+        "communication that its plan needs. Write the computation of one process, without "
+        "collectives in forward and loss."
     )
 
 
@@ -385,14 +386,15 @@ def _refuse_sparse(
     args, kwargs = given
     if args[place] if len(args) > place else kwargs.get("sparse", False):
         raise CaptureError(
-            f"The embedding at {spoken(origin_of(node))}\nhas sparse=True. Gradients of a parallel "
-            "step are dense, and optimizers such as Adam treat a row without a gradient otherwise "
-            "there. Set sparse=False (module.sparse = False), and use Adam for SparseAdam."
+            f"The embedding at {location(origin_of(node))}\nhas sparse=True. Gradients of a "
+            "parallel step are dense, and optimizers such as Adam treat rows without a gradient "
+            "differently then. Set sparse=False (module.sparse = False), and use Adam instead "
+            "of SparseAdam."
         )
 
 
 def _refused(node: fx.Node, what: str) -> CaptureError:
     return CaptureError(
-        f"The model uses {what} at {spoken(origin_of(node))}\nwhich cannot be captured; write it "
+        f"The model uses {what} at {location(origin_of(node))}\nwhich cannot be captured; write it "
         "with plain tensor operations, or wrap it in torch.library.custom_op."
     )

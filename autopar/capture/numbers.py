@@ -47,10 +47,10 @@ def _check_alike(whole: Graph, part: Graph) -> None:
     if odd:
         where = odd[0].origin
         raise CaptureError(
-            f"{whole.name} computes otherwise for a part of the batch than for all of it "
-            f"({odd[0].path}, {where.file}:{where.line}), so microbatches would change what it "
-            f"computes. Pass {argument('microbatches', 1)}, or compute alike for every size of the "
-            "batch."
+            f"{whole.name} computes something else for a part of the batch than for all of it "
+            f"({odd[0].path}, {where.file}:{where.line}), so microbatches would change its "
+            f"result. Pass {argument('microbatches', 1)}, or make the computation the same for "
+            "every batch size."
         )
 
 

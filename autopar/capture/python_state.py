@@ -185,7 +185,7 @@ class PythonState:
         if isinstance(value, PLAIN):
             self.values[path] = (type(value).__name__, repr(value))
         elif isinstance(value, torch.Tensor):
-            self.values[path] = _looks(value)
+            self.values[path] = _signature(value)
             if not _torch.is_fake(value):
                 self.tensors.setdefault(id(value), path)
                 self._seen[id(value)] = value
@@ -340,7 +340,7 @@ def _nothing() -> None:
     """Do nothing: an iterator cannot be restored."""
 
 
-def _looks(value: torch.Tensor) -> Token:
+def _signature(value: torch.Tensor) -> Token:
     """Return a token of a tensor; for a traced one shape and dtype, since each trace makes another."""
     if _torch.is_fake(value):
         return "traced", tuple(value.shape), str(value.dtype)

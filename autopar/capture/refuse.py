@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autopar.capture import _torch
-from autopar.capture.where import Watcher, Whereabouts, located, origin_at, spoken
+from autopar.capture.where import Watcher, Whereabouts, located, location, origin_at
 from autopar.errors import AutoparError, CaptureError
 
 BACKWARD = (
@@ -21,13 +21,14 @@ BACKWARD = (
 LOST: dict[Any, str] = {
     torch.Tensor.register_hook: "its hook on the gradient would be lost. Make the effect an"
     " operator with torch.library.custom_op and register_autograd",
-    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Do what it does to"
-    " parameter.grad of the parallel module between backward and optimizer.step()",
+    torch.Tensor.register_post_accumulate_grad_hook: "its hook would be lost. Change "
+    "parameter.grad of the parallel module between backward and optimizer.step() instead",
     torch.Tensor.backward: BACKWARD,
     torch.autograd.backward: BACKWARD,
-    _torch.READ_DATA: "writes through .data go unseen. Use .detach(), or torch.no_grad() around an"
-    " in-place operator on a buffer",
-    _torch.WRITE_DATA: "assigning .data goes unseen. Use torch.no_grad() and copy_() on a buffer",
+    _torch.READ_DATA: "writes through .data are not captured. Use .detach(), or torch.no_grad() "
+    "around an in-place operator on a buffer",
+    _torch.WRITE_DATA: "assignments to .data are not captured. Use torch.no_grad() and copy_() "
+    "on a buffer",
     torch.Tensor.numpy: "NumPy code cannot be captured. Write it with torch operations",
 }
 """torch functions whose effect no graph records, and what to do instead."""
@@ -42,9 +43,9 @@ OF_BUFFERS = (
 )
 INSTEAD = {
     "one_hot": "Give F.one_hot the number of classes: F.one_hot(x, num_classes).",
-    "repeat_interleave": "Repeat by a Python number; or build the places in the data loader and use "
-    "index_select with them as an input.",
-    "bincount": "Write F.one_hot(x, classes).sum(0) for it.",
+    "repeat_interleave": "Repeat by a Python number; or build the indices in the data loader, "
+    "pass them as an input, and use index_select.",
+    "bincount": "Write F.one_hot(x, classes).sum(0) instead.",
     "unique": "Let the data loader make the unique values, and pass them in as an input.",
     "masked_select": MASKED,
     "nonzero": MASKED,
@@ -59,8 +60,8 @@ SPOKEN: dict[Any, str] = {
 
 
 RAISES = (
-    " What only checks and raises can be an assertion, assert torch.all(...), which a graph leaves "
-    "out; or check in the training loop."
+    " A check that only raises can be an assertion, assert torch.all(...), which the graph "
+    "omits; or check in the training loop."
 )
 
 
@@ -71,7 +72,7 @@ def watchers() -> Mapping[Any, Watcher]:
         name = SPOKEN.get(function) or getattr(function, "__qualname__", str(function))
 
         def refuse(args: tuple[Any, ...], frame: FrameType | None) -> None:
-            raise CaptureError(f"{name} is called at {spoken(origin_at(frame))}\n{why}.")
+            raise CaptureError(f"{name} is called at {location(origin_at(frame))}\n{why}.")
 
         return refuse
 
@@ -138,8 +139,9 @@ def _stray(model: nn.Module) -> str:
         return ""
     few = f"{', '.join(found[:3])}{' ...' if len(found) > 3 else ''}"
     return (
-        f"\nMade under torch.device('meta'), these have no values: {few}. They are plain attributes. "
-        "Register them (self.register_buffer(name, tensor, persistent=False)), or make them in forward."
+        f"\nThese tensors were made under torch.device('meta') and have no values: {few}. They "
+        "are plain attributes. Register them (self.register_buffer(name, tensor, "
+        "persistent=False)), or make them in forward."
     )
 
 
@@ -153,4 +155,4 @@ def _place(traceback: TracebackType | None) -> str:
         traceback = traceback.tb_next
     if frame is None:
         return "an unknown line"
-    return spoken(located("", frame.f_code.co_filename, line))
+    return location(located("", frame.f_code.co_filename, line))

@@ -97,7 +97,12 @@ class Remembered:
             return run()
         operands: list[Any] = []
         try:
-            key = (func, _state(), _looks(args, operands), _looks(tuple(kwargs.items()), operands))
+            key = (
+                func,
+                _state(),
+                _signature(args, operands),
+                _signature(tuple(kwargs.items()), operands),
+            )
         except _Unlike:
             return run()
         if key not in self._results:
@@ -157,7 +162,7 @@ def _state() -> Hashable:
     )
 
 
-def _looks(value: Any, operands: list[Any]) -> Hashable:
+def _signature(value: Any, operands: list[Any]) -> Hashable:
     """Return a key that is equal for arguments which an operator cannot distinguish.
 
     The tensors are appended to `operands` in order.
@@ -166,7 +171,7 @@ def _looks(value: Any, operands: list[Any]) -> Hashable:
     if kind in LITERALS:
         return kind, value
     if kind is tuple or kind is list:
-        return kind, tuple(_looks(item, operands) for item in value)
+        return kind, tuple(_signature(item, operands) for item in value)
     if not _is_plain(value):
         raise _Unlike
     operands.append(value)

@@ -56,8 +56,8 @@ class _Search:
         place = {t.name: (i, k) for i, n in enumerate(graph.nodes) for k, t in enumerate(n.outputs)}
         self.reads = [tuple(place[name] for name in node.operands) for node in graph.nodes]
         numbers: dict[str, int] = {}
-        looks = [_looks(node, graph) for node in graph.nodes]
-        self.ids: Ids = np.array([numbers.setdefault(text, len(numbers)) for text in looks])
+        signatures = [_signature(node, graph) for node in graph.nodes]
+        self.ids: Ids = np.array([numbers.setdefault(text, len(numbers)) for text in signatures])
         self.last_read = list(range(len(self.nodes)))
         for index, reads in enumerate(self.reads):
             for source, _ in reads:
@@ -168,7 +168,7 @@ def _later(place: Place, shift: int) -> Place:
     return place[0] + shift, place[1]
 
 
-def _looks(node: Node, graph: Graph) -> str:
+def _signature(node: Node, graph: Graph) -> str:
     """Return everything of a node except names: equal for equal operators, literals and shapes."""
     if node.is_leaf:
         return f"leaf {node.name}"

@@ -56,8 +56,8 @@ class AssignedBuffers:
     def _compare(self, after: dict[str, torch.Tensor]) -> None:
         for name in self._before.keys() ^ after.keys():
             raise CaptureError(
-                f"forward adds or removes the buffer {name!r}, so the model is another one after a "
-                "step. Register it in __init__ with its final shape."
+                f"forward adds or removes the buffer {name!r}, so the model is a different one "
+                "after each step. Register it in __init__ with its final shape."
             )
         for name, before in self._before.items():
             now = after[name]
@@ -81,10 +81,10 @@ def _refuse_replaced(before: dict[str, torch.Tensor], after: dict[str, torch.Ten
     for name, now in after.items():
         if name in before and now is not before[name]:
             raise CaptureError(
-                f"forward replaces the parameter {name!r}, so each step depends on the one before, "
-                "and an optimizer holds the one that it was made with. Compute with a tensor of "
-                "another name, or change the parameter in the training loop, under "
-                "torch.no_grad() and in place."
+                f"forward replaces the parameter {name!r}, so each step depends on the one "
+                "before, and an optimizer keeps the parameter that it was created with. Compute "
+                "with a tensor of another name, or change the parameter in the training loop, "
+                "under torch.no_grad() and in place."
             )
 
 

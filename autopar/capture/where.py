@@ -52,7 +52,7 @@ def located(module: str, file: str, line: int) -> Origin:
     return Origin(module, file, line, linecache.getline(file, line).strip())
 
 
-def spoken(origin: Origin) -> str:
+def location(origin: Origin) -> str:
     """Return a place as errors show it: file, line, source text and module."""
     place = f"{origin.file}:{origin.line}" if origin.file else "an unknown line"
     module = f" in module {origin.module!r}" if origin.module else ""
@@ -103,7 +103,7 @@ class Whereabouts(TorchFunctionMode):
     ) -> Any:
         frame, around = sys._getframe(1), torch.is_grad_enabled()
         if func is torch.autograd.grad and (kwargs or {}).get("is_grads_batched"):
-            place = spoken(origin_at(users_frame(frame)))
+            place = location(origin_at(users_frame(frame)))
             raise CaptureError(
                 f"torch.autograd.grad with is_grads_batched=True, at {place}\nis a torch.vmap, which "
                 "cannot be captured. Take the gradients in a loop, one call for each entry of "

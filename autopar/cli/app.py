@@ -65,7 +65,7 @@ class Commands(TyperGroup):
             with worded(Flags()):
                 return super().invoke(ctx)
         except (AutoparError, CostModelError, OSError) as error:
-            said = _said(error)
+            said = _error_text(error)
             if said is None:
                 raise
             if ctx.params.get("debug"):
@@ -74,7 +74,7 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
-def _said(error: Exception) -> str | None:
+def _error_text(error: Exception) -> str | None:
     """Return the message for the user; None for a system error without a file, unless a disk is full."""
     if not isinstance(error, OSError):
         return str(error)
@@ -82,7 +82,7 @@ def _said(error: Exception) -> str | None:
         return f"The output cannot be written: {error.strerror}."
     if error.filename is None:
         return None
-    return f"Cannot use {error.filename}: {error.strerror}. Correct the path, or the rights to it."
+    return f"Cannot use {error.filename}: {error.strerror}. Correct the path, or its permissions."
 
 
 app = typer.Typer(
@@ -115,7 +115,7 @@ def options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
+        bool, typer.Option(DEBUG, help="Show the traceback of an error; accepted in any position.")
     ] = False,
 ) -> None:
     """Plan, inspect and emit parallel PyTorch models."""

@@ -28,14 +28,13 @@ def command(
         typer.Option(
             "--group",
             metavar="N",
-            help="Under torchrun: N consecutive ranks count as one host, such as the hosts of a rack.",
+            help="Under torchrun: treat N consecutive ranks as one host, for example the hosts "
+            "of a rack.",
         ),
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(
-            help="On accelerators, under torchrun: their profile, whose links are measured."
-        ),
+        typer.Option(help="On accelerators, under torchrun: the profile whose links are measured."),
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
@@ -49,7 +48,7 @@ def command(
 
     writable(output, reads=inputs(hardware=hardware))
     if output.suffix != ".toml" and (output.is_file() or not output.exists()):
-        raise InputError(f"Cannot write {output}: profiles are TOML files, called something.toml.")
+        raise InputError(f"Cannot write {output}: profiles are TOML files, named something.toml.")
     if is_launched():
         measured = calibrate_cluster(quick, group, load(hardware) if hardware else None)
         if os.environ["RANK"] != "0":
@@ -57,7 +56,7 @@ def command(
     elif group is not None or hardware is not None:
         hint = "--group" if group is not None else "--hardware"
         raise typer.BadParameter(
-            "it speaks of the ranks of a cluster; start them with torchrun", param_hint=hint
+            "it applies to the ranks of a cluster; start them with torchrun", param_hint=hint
         )
     else:
         measured = calibrate(quick=quick, progress=lambda text: print(text, file=sys.stderr))

@@ -37,10 +37,10 @@ def command(
     model: MODEL,
     mesh: MESH,
     plan: Annotated[
-        list[Path] | None, typer.Option(help="A plan of yours, to stand beside; repeatable.")
+        list[Path] | None, typer.Option(help="Plan file to compare with; repeatable.")
     ] = None,
     preset: Annotated[
-        list[str] | None, typer.Option(help="Only this preset; repeatable; none: all.")
+        list[str] | None, typer.Option(help="Only this preset; repeatable; default: all.")
     ] = None,
     hardware: HARDWARE = None,
     optimizer: OPTIMIZER = "AdamW",

@@ -37,12 +37,12 @@ def command(
         int,
         typer.Option(
             min=1,
-            help="Candidates of an operator or parameter to solve for, beside the one that "
-            "splits nothing.",
+            help="Number of candidates of an operator or parameter to solve for, besides the "
+            "one that splits nothing.",
         ),
     ] = ROWS,
     stage: Annotated[
-        int | None, typer.Option(min=0, help="Of a pipeline: within this stage's own plan.")
+        int | None, typer.Option(min=0, help="For a pipeline: explain the plan of this stage.")
     ] = None,
     database: DATABASE = None,
     as_json: AS_JSON = False,
@@ -89,7 +89,7 @@ def explained_of(
 
 
 def _watched(every: Iterable[Alternative], total: int) -> Iterable[Alternative]:
-    return watched(every, total, "deciding anew")
+    return watched(every, total, "solving again")
 
 
 def _content(found: Explanation) -> dict[str, Any]:

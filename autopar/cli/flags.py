@@ -15,49 +15,57 @@ PLAN_FILE = typer.Option("-o", "--output", dir_okay=False, help="Plan file to wr
 BATCH = Annotated[int | None, typer.Option(min=1, help="Global batch of hf: models.")]
 SEQUENCE = Annotated[int | None, typer.Option(min=1, help="Sequence length of hf: models.")]
 
-MESH = Annotated[str, typer.Option(help="Such as 2x2, or node=2,gpu=8.")]
+MESH = Annotated[str, typer.Option(help="Mesh, such as 2x2 or node=2,gpu=8.")]
 HARDWARE = Annotated[
-    str | None, typer.Option(help="Profile name or TOML file; none: this machine's.")
+    str | None,
+    typer.Option(help="Hardware profile, by name or TOML file; default: this machine's."),
 ]
-PRICED_WITH = Annotated[str | None, typer.Option(help="Profile to price with; none: the plan's.")]
+PRICED_WITH = Annotated[
+    str | None, typer.Option(help="Hardware profile to predict with; default: the plan's.")
+]
 OWN_PROFILE = Annotated[
-    str | None, typer.Option(help="The plan's own profile, if it is a file of yours.")
+    str | None, typer.Option(help="Hardware profile of the plan, if it was a TOML file.")
 ]
 DATABASE = Annotated[
     Path | None,
-    typer.Option("--database", dir_okay=False, help="Measured times, from `autopar profile`."),
+    typer.Option(
+        "--database", dir_okay=False, help="Database of measured times, from `autopar profile`."
+    ),
 ]
 
 OPTIMIZER = Annotated[
     str,
-    typer.Option(help="Class in torch.optim, or e.g. 'SGD(momentum=0.9)', 'AdamW(fused=True)'."),
+    typer.Option(help="Class in torch.optim, such as 'SGD(momentum=0.9)' or 'AdamW(fused=True)'."),
 ]
 PRECISION = Annotated[
-    str | None, typer.Option(help="float32, bfloat16 or float16; none: as the model.")
+    str | None, typer.Option(help="float32, bfloat16 or float16; default: as in the model.")
 ]
 MEMORY = Annotated[
     str | None,
-    typer.Option(help="Limit per device, e.g. 40GiB, or none; not given: what it has."),
+    typer.Option(help="Limit per device, such as 40GiB, or none; default: the device's memory."),
 ]
 
 STAGES = Annotated[
     str | None,
     typer.Option(
-        help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4; none: auto across "
-        "hosts, one stage within a host."
+        help="auto, a number of stages, or their meshes, such as 1+3 or 2x2+4; default: auto "
+        "across hosts, one stage within a host."
     ),
 ]
 SCHEDULE = Annotated[
-    str | None, typer.Option(help="Of stages: 1f1b, gpipe, zb-h1, ...; none: chosen.")
+    str | None,
+    typer.Option(help="Pipeline schedule: 1f1b, gpipe, zb-h1, ...; default: the planner chooses."),
 ]
 MICROBATCHES = Annotated[
-    int | None, typer.Option(min=1, help="Parts of the batch in a step of stages.")
+    int | None, typer.Option(min=1, help="Number of microbatches in a step of a pipeline.")
 ]
-CUT = Annotated[
-    list[str] | None, typer.Option(help="Operator that a stage begins with; repeatable.")
-]
+CUT = Annotated[list[str] | None, typer.Option(help="First operator of a stage; repeatable.")]
 ASYNCHRONOUS = Annotated[
-    bool, typer.Option("--asynchronous", help="Permit schedules that update without waiting.")
+    bool,
+    typer.Option(
+        "--asynchronous",
+        help="Permit asynchronous schedules, which update weights without waiting.",
+    ),
 ]
 
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

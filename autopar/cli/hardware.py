@@ -16,7 +16,7 @@ from cost_models.hardware import Hardware, Link, load, names, text
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(help="Profile name or TOML file; none: list them.")
+        str | None, typer.Argument(help="Profile name or TOML file; default: list all profiles.")
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:

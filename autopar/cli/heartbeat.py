@@ -32,7 +32,7 @@ _DOING: list[Work] = []
 
 
 @contextmanager
-def told(what: str) -> Iterator[Work]:
+def reporting(what: str) -> Iterator[Work]:
     """Within the context, report the task on standard error; of several ranks only rank 0 does."""
     work = Work(what)
     _DOING.append(work)
@@ -48,7 +48,7 @@ def told(what: str) -> Iterator[Work]:
 
 def counted(every: Iterable[T], total: int | None, what: str) -> Iterator[T]:
     """Yield the items unchanged and report their number."""
-    with told(what) as work:
+    with reporting(what) as work:
         for count, each in enumerate(every, 1):
             yield each
             work.done = f": {count}" + (f" of {total}" if total else "")

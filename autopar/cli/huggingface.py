@@ -56,8 +56,8 @@ def _refuse_code(content: Any, path: Path, at: str) -> None:
         if (key in CODE and value) or (elsewhere and any(each not in KERNELS for each in named)):
             raise InputError(
                 f"{path}: {at}{key} is {value!r}, which may load code, kernels or weights from "
-                "elsewhere; a configuration is read as data alone. Take the key out, or pass MODEL as "
-                "file.py:factory, which builds the model as you say."
+                "elsewhere; a configuration is read as data only. Remove the key, or pass MODEL "
+                "as file.py:factory, which builds the model itself."
             )
         _refuse_code(value, path, f"{at}{key}.")
 

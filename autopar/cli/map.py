@@ -97,8 +97,8 @@ def _page(path: Path) -> str:
     text = text_of(path, "the page", InputError) if path.exists() else ""
     if text and not (BEGIN in text and END in text.partition(BEGIN)[2]):
         raise InputError(
-            f"{path} exists and has no place for a map: name another file, or write these two lines "
-            f"where the map should stand:\n{BEGIN}\n{END}"
+            f"{path} exists and has no place for a map: name another file, or write these two "
+            f"lines where the map should go:\n{BEGIN}\n{END}"
         )
     return text
 

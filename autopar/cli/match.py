@@ -47,8 +47,8 @@ def times_of(plan: Plan | PipelinePlan, database: Path | None, profile: Hardware
         if database is not None:
             Database(database).settings()
             raise InputError(
-                "The plan's operators are modelled, so no --database says what they take: leave it out, "
-                "or plan again with it."
+                "The plan uses modelled operator times, so --database does not apply to it: "
+                "leave it out, or plan again with it."
             )
         return None
     return times_for(database or default_database(), profile, plan.mesh)

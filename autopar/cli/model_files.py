@@ -36,8 +36,8 @@ def source_file(path: Path) -> Path:
     """Return the path; raise `InputError` if it is not a file."""
     if not path.is_file():
         raise InputError(
-            f"There is no file {path}. Write its path from the folder you are in, or MODEL as "
-            "package.module:factory."
+            f"There is no file {path}. Write its path relative to the current folder, or MODEL "
+            "as package.module:factory."
         )
     return path
 

@@ -75,7 +75,7 @@ def _file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path} cannot be imported: {_told(error)}") from error
+        raise InputError(f"{path} cannot be imported: {_error_text(error)}") from error
     return module
 
 
@@ -84,7 +84,7 @@ def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise InputError(f"Cannot import {name}: {_told(error)}") from error
+        raise InputError(f"Cannot import {name}: {_error_text(error)}") from error
 
 
 def _on_path(folder: Path) -> None:
@@ -101,7 +101,9 @@ def _made(module: ModuleType, name: str, where: str) -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{where}:{name}() raised {_told(error)}{_on_meta(error)}") from error
+        raise InputError(
+            f"{where}:{name}() raised {_error_text(error)}{_on_meta(error)}"
+        ) from error
 
 
 def _on_meta(error: BaseException) -> str:
@@ -139,7 +141,7 @@ def _kinds(made: Any) -> str:
     return type(made).__name__
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return the error's text with the innermost line of its traceback outside torch and this file."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import track
 
-from autopar.cli.heartbeat import counted, told
+from autopar.cli.heartbeat import counted, reporting
 from autopar.errors import InputError
 from autopar.render.text.table import WIDTH
 from autopar.utils.cache import write
@@ -54,7 +54,7 @@ def working(what: str) -> Iterator[None]:
     """
     out = console(stderr=True)
     if not out.is_terminal:
-        with told(what):
+        with reporting(what):
             yield
         return
     if _is_still(out):
@@ -124,6 +124,6 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"Cannot write {path}: {path.parent} is no folder.") from None
+        raise InputError(f"Cannot write {path}: {path.parent} is not a folder.") from None
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None

@@ -56,20 +56,21 @@ from cost_models.hardware import Hardware
 def command(
     model: MODEL,
     output: Annotated[Path, PLAN_FILE],
-    mesh: Annotated[str | None, typer.Option(help="Such as 2x2, or node=2,gpu=8.")] = None,
+    mesh: Annotated[str | None, typer.Option(help="Mesh, such as 2x2 or node=2,gpu=8.")] = None,
     devices: Annotated[
-        int | None, typer.Option(help="In place of --mesh: the best mesh of so many is searched.")
+        int | None,
+        typer.Option(help="Number of devices, instead of --mesh: search for the best mesh."),
     ] = None,
     axes: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=3, help="With --devices: of the meshes searched, at most; none: 2."
-        ),
+        typer.Option(min=1, max=3, help="With --devices: most axes of a mesh; default: 2."),
     ] = None,
     hardware: HARDWARE = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="See `autopar presets`, or a TOML file; none: the solver chooses."),
+        typer.Option(
+            help="Preset, see `autopar presets`, or a TOML file; default: the solver chooses."
+        ),
     ] = None,
     constraint: Annotated[
         list[str] | None,
@@ -83,7 +84,9 @@ def command(
     memory: MEMORY = None,
     recompute: Annotated[
         str | None,
-        typer.Option(help="none, selective or full, in every block; none given: as memory asks."),
+        typer.Option(
+            help="none, selective or full, in every block; default: as the memory limit requires."
+        ),
     ] = None,
     stages: STAGES = None,
     schedule: SCHEDULE = None,
@@ -91,7 +94,8 @@ def command(
     cut: CUT = None,
     asynchronous: ASYNCHRONOUS = False,
     problem: Annotated[
-        Path | None, typer.Option(help="Write what the solver solves, for `autopar solve`.")
+        Path | None,
+        typer.Option(help="File to write the solver's problem to, for `autopar solve`."),
     ] = None,
     database: DATABASE = None,
     as_json: AS_JSON = False,
@@ -182,9 +186,9 @@ def _made(
 
 def _shape(mesh: str | None, devices: int | None, axes: int | None) -> Shape:
     if (mesh is None) == (devices is None):
-        raise MeshError("Pass --mesh, such as 2x4, or --devices, such as 8: one of the two.")
+        raise MeshError("Pass either --mesh, such as 2x4, or --devices, such as 8.")
     if mesh is not None and axes is not None:
-        raise MeshError("--axes is for --devices: a --mesh has the axes that it names.")
+        raise MeshError("--axes applies to --devices only: a --mesh has the axes that it names.")
     if mesh is not None:
         return Mesh.parse(mesh)
     return devices or 0 if axes is None else views(devices or 0, axes)

@@ -14,7 +14,7 @@ def command(as_json: AS_JSON = False) -> None:
     if as_json:
         print_json({name: presets.describe(name) for name in presets.names()})
         return
-    made = table("presets", "name", "what it asks for")
+    made = table("presets", "name", "layout")
     made.columns[0].no_wrap, made.columns[1].no_wrap = True, False
     for name in presets.names():
         row(made, name, presets.describe(name))

@@ -53,12 +53,16 @@ def command(
     output: Annotated[Path | None, PLAN_FILE] = None,
     hardware: HARDWARE = None,
     preset: Annotated[
-        str | None, typer.Option(help="Time its plan alone; none: the solver's and all presets'.")
+        str | None,
+        typer.Option(
+            help="Time only the plan of this preset; default: those of the solver and all presets."
+        ),
     ] = None,
     stages: Annotated[
         str | None,
         typer.Option(
-            help="Time a pipeline's: auto, a number, or meshes such as 1+3; none: no stages."
+            help="Time the stages of a pipeline: auto, a number, or meshes such as 1+3; "
+            "default: no stages."
         ),
     ] = None,
     schedule: SCHEDULE = None,
@@ -68,20 +72,25 @@ def command(
     memory: MEMORY = None,
     database: DATABASE = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of each rank, on a CPU; none: 1.")
+        int | None, typer.Option(min=1, help="Threads of each rank on a CPU; default: 1.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Time what any candidate would run, not plans alone.")
+        bool,
+        typer.Option(
+            "--all", help="Time the operators of all candidates, not only those of plans."
+        ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Time what the database knows as well.")
+        bool, typer.Option("--again", help="Time operators again that the database already has.")
     ] = False,
     running: Annotated[
         bool,
-        typer.Option("--run", help="Set a traced step beside the prediction, on local processes."),
+        typer.Option(
+            "--run", help="Compare a traced step with the prediction, on local processes."
+        ),
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps to trace, with --run; none: 5.")
+        int | None, typer.Option(min=1, help="Steps to trace, with --run; default: 5.")
     ] = None,
     as_json: AS_JSON = False,
     batch: BATCH = None,
@@ -103,11 +112,11 @@ def command(
     if running:
         _refuse_stages(pipeline, "--run")
         refuse_flags({"--output": output, "--threads": threads, "--all": every, "--again": again},
-                     "is of timing operators, and --run times none")  # fmt: skip
+                     "is for timing operators, which --run does not do")  # fmt: skip
         options |= {"planning": Planning(database)}
         run(model, (batch, sequence), Mesh.parse(mesh), options, steps, as_json)
         return
-    refuse_flags({"--steps": steps}, "is of --run")
+    refuse_flags({"--steps": steps}, "applies to --run only")
     database = _checked(database or default_database(), output, model, hardware)
     devices, known = Mesh.parse(mesh), as_hardware(hardware or None)
     setting = _setting(database, known, devices, threads or 1)
@@ -185,7 +194,7 @@ def _staged(
 
 def _refuse_stages(pipeline: Pipeline, flag: str) -> None:
     if not pipeline.is_one_stage:
-        raise InputError(f"{flag} is of plans without stages: leave --stages out.")
+        raise InputError(f"{flag} applies to plans without stages only: leave --stages out.")
 
 
 def _content(found: ProfiledPlan, path: Path) -> dict[str, Any]:
@@ -207,7 +216,8 @@ def _print(found: ProfiledPlan, prices: Prices, path: Path) -> None:
     for each in found.refused:
         out.print(f"not timed: {each.call.text}: {each.reason}", markup=False, soft_wrap=True)
     out.print(
-        f"{len(found.timed)} calls timed, {found.known} of the plan's were known; times are in {path}\n"
+        f"{len(found.timed)} calls timed, {found.known} of the plan's were already known; times "
+        f"are in {path}\n"
     )
     made = found.made
     if isinstance(made, Staged):

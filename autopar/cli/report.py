@@ -41,10 +41,12 @@ def command(
     ] = None,
     explained: Annotated[
         list[str] | None,
-        typer.Option("--explain", help="With --model: why this is as it is; repeatable."),
+        typer.Option(
+            "--explain", help="With --model: explain this parameter, operator or block; repeatable."
+        ),
     ] = None,
     measured: Annotated[
-        Path | None, typer.Option(help="What `autopar profile --run --json` printed.")
+        Path | None, typer.Option(help="Output of `autopar profile --run --json`.")
     ] = None,
     hardware: OWN_PROFILE = None,
     database: DATABASE = None,
@@ -58,9 +60,9 @@ def command(
     source beside yours, and explains what --explain names.
     """
     if explained and model is None:
-        raise InputError("--explain decides the model's plan anew: pass --model as well.")
+        raise InputError("--explain solves for the model's plan again: pass --model as well.")
     if database and not explained:
-        raise InputError("--database has what --explain decides anew by: pass both, or neither.")
+        raise InputError("--database is used by --explain only: pass both, or neither.")
     plans = sorted(frontier.glob("*.json")) if frontier else ()
     writable(output, reads=inputs(plan, measured, database, *plans, model=model, hardware=hardware))
     decided = load_plan(plan)
@@ -128,7 +130,7 @@ def _measured(path: Path, plan: Plan | PipelinePlan) -> Beside:
     """Load a measured step; raise `InputError` if it is not one of this plan."""
     if isinstance(plan, PipelinePlan):
         raise InputError(
-            "--measured is of plans without stages: `autopar profile` runs no pipelines."
+            "--measured applies to plans without stages only: `autopar profile` runs no pipelines."
         )
     found = Beside.load(path)
     found.check(plan, str(path))
@@ -139,10 +141,13 @@ def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:
     """Load the plans of a folder; raise `InputError` unless they are of the same curve as the plan."""
     if isinstance(plan, PipelinePlan):
         raise InputError(
-            "--frontier is of plans without stages: `autopar frontier` makes no pipelines."
+            "--frontier applies to plans without stages only: `autopar frontier` makes no "
+            "pipelines."
         )
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder; `autopar frontier MODEL -o {folder}` makes one.")
+        raise InputError(
+            f"{folder} is not a folder; `autopar frontier MODEL -o {folder}` makes one."
+        )
     found = tuple(Plan.load(path) for path in sorted(folder.glob("*.json")))
     if not found:
         raise InputError(f"{folder} holds no plans; `autopar frontier MODEL -o` fills a folder.")
@@ -150,7 +155,7 @@ def _frontier(folder: Path, plan: Plan | PipelinePlan) -> tuple[Plan, ...]:
         differs = Identity.of(other).differences(Identity.of(plan))
         if differs:
             raise InputError(
-                f"{folder} holds plans of another curve, such as {other.digest}:\n- "
+                f"{folder} holds plans of another frontier, such as {other.digest}:\n- "
                 + "\n- ".join(differs)
                 + "\nMake the plan's own: `autopar frontier MODEL -o`, with the flags that made the "
                 "plan."

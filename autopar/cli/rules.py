@@ -27,13 +27,14 @@ MOST = 4
 
 def command(
     operator: Annotated[
-        str | None, typer.Argument(metavar="[OP]", help="Such as linear, or mine::swiglu.")
+        str | None, typer.Argument(metavar="[OP]", help="Operator, such as linear or mine::swiglu.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help=f"The operators that this model calls: {MODEL_HELP}.")
     ] = None,
     shapes: Annotated[
-        str | None, typer.Option(help="Of OP's tensors, such as 6x12,18x12; none: some that fit.")
+        str | None,
+        typer.Option(help="Shapes of OP's tensors, such as 6x12,18x12; default: some that fit."),
     ] = None,
     as_json: AS_JSON = False,
     batch: BATCH = None,
@@ -41,9 +42,7 @@ def command(
 ) -> None:
     """List the rules by which operators are split; of OP, explain each factor and prove it again."""
     if operator is None and shapes is not None:
-        raise InputError(
-            "--shapes are of one operator's tensors: name it, as in `autopar rules linear`."
-        )
+        raise InputError("--shapes applies to one operator: name it, as in `autopar rules linear`.")
     graph = _graph(model, batch, sequence) if model else None
     if operator is None:
         with working("looking for rules"):

@@ -47,16 +47,17 @@ class _Part:
 def command(
     plan: PLAN,
     model: Annotated[
-        str | None, typer.Argument(help=f"Names operators by module: {MODEL_HELP}.")
+        str | None, typer.Argument(help=f"Model, to name operators by module: {MODEL_HELP}.")
     ] = None,
     stage: Annotated[
-        int | None, typer.Option(min=0, help="Of a pipeline: this stage's own plan.")
+        int | None, typer.Option(min=0, help="For a pipeline: show the plan of this stage.")
     ] = None,
     block: Annotated[
-        str | None, typer.Option(help="Only what lies in a module, such as model.layers.0.mlp.")
+        str | None, typer.Option(help="Show only this module, such as model.layers.0.mlp.")
     ] = None,
     tensor: Annotated[
-        str | None, typer.Option(help="One parameter or tensor: types, parts, conversions.")
+        str | None,
+        typer.Option(help="Show only this parameter or tensor: types, parts, conversions."),
     ] = None,
     as_json: AS_JSON = False,
     batch: BATCH = None,
@@ -67,7 +68,7 @@ def command(
     Repeated blocks are folded; what your constraints speak of is marked.
     """
     if model is None and (batch is not None or sequence is not None):
-        raise InputError("--batch and --sequence are of a MODEL: pass it behind the plan.")
+        raise InputError("--batch and --sequence belong to a MODEL: pass it after the plan.")
     if tensor is not None and block is not None:
         raise InputError("Pass --block or --tensor, not both.")
     decided = load_plan(plan)

@@ -35,11 +35,12 @@ def command(
         int | None,
         typer.Option(
             min=1,
-            help=f"So many, of the size that the plan gives them; {MOST_MICROBATCHES} at most.",
+            help=f"Number of microbatches, each of the plan's size; {MOST_MICROBATCHES} at most.",
         ),
     ] = None,
     straggler: Annotated[
-        list[str] | None, typer.Option(help="RANK=1.2x: it takes so much longer; repeatable.")
+        list[str] | None,
+        typer.Option(help="RANK=1.2x: the rank takes longer by this factor; repeatable."),
     ] = None,
     hardware: OWN_PROFILE = None,
     as_json: AS_JSON = False,

@@ -31,15 +31,15 @@ def command(
     problem: Annotated[
         Path,
         typer.Argument(
-            help="A problem as JSON (docs/solver.md), or what a pipeline's layers cost, as autopar, "
-            "Piper or dnn-partitioning write it."
+            help="A problem as JSON (docs/solver.md), or the costs of a pipeline's layers, in "
+            "the format of autopar, Piper or dnn-partitioning."
         ),
     ],
     memory: Annotated[str | None, typer.Option(help="Limit on bytes, e.g. 40GiB.")] = None,
     solver: Annotated[
         str, typer.Option(help="elimination, ilp (OR-Tools) or brute-force (small problems).")
     ] = "elimination",
-    ilp: Annotated[bool, typer.Option("--ilp", help="As --solver ilp.")] = False,
+    ilp: Annotated[bool, typer.Option("--ilp", help="Same as --solver ilp.")] = False,
     as_json: AS_JSON = False,
 ) -> None:
     """Solve a problem that was written by hand or by `autopar plan --problem`.

@@ -48,7 +48,7 @@ def read_pipeline(
     }  # fmt: skip
     for flag, given in others.items():
         if given and count in (None, 1):
-            raise InputError(f"--{flag} speaks of stages: pass --stages auto, or how many.")
+            raise InputError(f"--{flag} applies to stages only: pass --stages auto, or a number.")
     if count is None:
         return None
     return Pipeline(count, schedule, microbatches, tuple(cuts or ()), asynchronous)

@@ -77,7 +77,7 @@ def _refuse(made_with: tuple[tuple[str, str], ...], found: Sequence[Check]) -> N
     """Raise `PlanError` if a check failed; warn of other versions, whose effects the checks show."""
     stated = dict(made_with)
     other = [
-        f"{name} {stated.get(name, '(not said)')}, here is {now}"
+        f"{name} {stated.get(name, '(unknown)')}, on this machine it is {now}"
         for name, now in versions()
         if stated.get(name) != now
     ]
@@ -94,6 +94,6 @@ def _refuse_contradicted(found: Sequence[Verdict]) -> None:
     if wrong:
         first = wrong[0]
         raise PlanError(
-            f"spmd_types contradicts {len(wrong)} of {len(found)} statements of the plan, first\n"
-            f"  {first.statement}\n{first.words}."
+            f"spmd_types contradicts {len(wrong)} of {len(found)} statements of the plan; the "
+            f"first is\n  {first.statement}\n{first.words}."
         )

@@ -40,9 +40,9 @@ def chosen(compiler: Compiler, batch: Mapping[str, Any], asked: Pipeline) -> Cho
     settings = compiler.settings(None)
     if settings.constraints or settings.preset:
         raise ConstraintError(
-            f"Constraints and presets speak of mesh axes, which {argument('stages', 'auto')} has yet to "
-            f"choose. Say how many stages there are ({argument('stages', 2)}), or leave the constraints "
-            "out."
+            f"Constraints and presets name mesh axes, which {argument('stages', 'auto')} has yet "
+            f"to choose. Pass a number of stages ({argument('stages', 2)}), or leave the "
+            "constraints out."
         )
     with Aside(lambda: _one_sample(compiler, batch)) as one:
         traced = compiler.traced(batch)
@@ -80,7 +80,7 @@ def refuse_asynchronous(asked: Pipeline) -> None:
     if asked.asynchronous:
         raise InputError(
             f"{argument('stages', 'auto')} chooses among schedules whose steps are those of one "
-            f"process. Say how many stages there are ({argument('stages', 2)}) with "
+            f"process. Pass a number of stages ({argument('stages', 2)}) with "
             f"{argument('asynchronous', True)}, or leave it out."
         )
 
@@ -135,7 +135,7 @@ def _source(
         )
     if whole.outputs:
         raise InputError(
-            f"{argument('stages', 'auto')} needs nothing but the loss from {whole.name}: leave "
+            f"{argument('stages', 'auto')} needs only the loss from {whole.name}: leave "
             f"{argument('outputs')} out."
         )
     size = samples_of(batch)

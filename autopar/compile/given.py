@@ -51,11 +51,11 @@ def meshes_of(mesh: MeshLike, options: Options) -> tuple[Mesh, ...]:
     if not isinstance(mesh, (Mesh, DeviceMesh, str)):
         several = tuple(each for each in mesh if isinstance(each, Mesh))
         if several and len(several) == len(mesh):
-            return _alike(several)
+            return _same_devices(several)
     return (as_mesh(mesh),)
 
 
-def _alike(meshes: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
+def _same_devices(meshes: tuple[Mesh, ...]) -> tuple[Mesh, ...]:
     first = meshes[0]
     for mesh in meshes:
         if mesh.world_size != first.world_size:

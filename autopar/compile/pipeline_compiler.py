@@ -33,7 +33,7 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
 from autopar.runtime.programs import in_parts, samples_in
 from autopar.sharding.compile import compile_graph
-from autopar.sharding.narrow import speaks
+from autopar.sharding.narrow import applies
 from autopar.sharding.sharding_problem import Settings
 from autopar.utils.cache import keep
 from autopar.utils.messages import argument
@@ -81,9 +81,9 @@ class PipelineCompiler:
         idle = [each for each in made.plan.stages if each.plan.idle]
         if settings.preset and idle and not allowed:
             raise ConstraintError(
-                f"The preset {settings.preset!r} is not what stage {idle[0].stage} does: "
-                f"{idle[0].plan.idle}. Pass a batch whose microbatches divide, another shape of the "
-                f"stages' meshes, or {argument('allow_undivided', True)}."
+                f"Stage {idle[0].stage} does not follow the preset {settings.preset!r}: "
+                f"{idle[0].plan.idle}. Pass a batch whose microbatches divide, another shape of "
+                f"the stages' meshes, or {argument('allow_undivided', True)}."
             )
         return made
 
@@ -159,7 +159,7 @@ class PipelineCompiler:
             )
         if whole.outputs:
             raise InputError(
-                f"{argument('outputs')} is not there for pipelines yet: they return the loss."
+                f"{argument('outputs')} is not available for pipelines yet: they return the loss."
             )
         pieces = 1 if wanted is None else wanted.microbatches
         if pieces == 1:
@@ -172,7 +172,7 @@ class PipelineCompiler:
 
     def _refuse_unheard(self, graph: Graph) -> None:
         for constraint in self._settings.constraints:
-            if not constraint.optional and not speaks(constraint, graph):
+            if not constraint.optional and not applies(constraint, graph):
                 kept = saved(graph, self._hardware.device.kind)
                 compile_graph(graph, self._mesh, self._hardware, self._settings, kept)
 

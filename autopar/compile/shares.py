@@ -64,8 +64,8 @@ def _stretched(graph: Graph, dims: Mapping[str, int], types: Types) -> Iterator[
 def _said(node: Node, part: tuple[int, ...], expected: list[int] | tuple[int, ...]) -> str:
     where = f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
     return (
-        f"{node.path}{where} has the shape {list(part)} for a part of the batch, where {list(expected)} "
-        "would be its share, so microbatches would change what the model computes: the size of the "
-        "batch is written out as a number there or before. Write len(x) or x.shape[0] for it. Or use "
-        f"{argument('microbatches', 1)}."
+        f"{node.path}{where} has the shape {list(part)} for a part of the batch, where "
+        f"{list(expected)} would be its share, so microbatches would change what the model "
+        "computes: the batch size is written as a number there or earlier. Write len(x) or "
+        f"x.shape[0] instead. Or use {argument('microbatches', 1)}."
     )

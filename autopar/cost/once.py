@@ -32,6 +32,6 @@ class Once:
         return answer
 
 
-def looks(*tensors: Tensor) -> tuple[object, ...]:
+def signature(*tensors: Tensor) -> tuple[object, ...]:
     """Return a key of the tensors that does not depend on their names."""
     return tuple((t.shape, t.dtype, t.differentiable) for t in tensors)

@@ -163,15 +163,15 @@ def _pipeline(
     bare = without_weights(model, precision.compute)
     options = Options(loss=loss, precision=precision)
     if not isinstance(inputs, Mapping):
-        raise InputError(f"{name} is a pipeline's plan: pass example inputs as a dict.")
+        raise InputError(f"{name} is the plan of a pipeline: pass example inputs as a dict.")
     source = source_of(Compiler(bare, plan.mesh, physics.hardware, options), inputs)
     if source.parted(plan.microbatches).digest != plan.graph_digest:
         _refuse_stranger(name, ("other sizes, batch, version or code",))
     if plan.prediction is None or not physics.priced(plan):
         return Contender(
             name, None,
-            f"it is a pipeline's and was priced for {_priced_by(plan)}: plan it again with the same "
-            "--hardware and --database",
+            f"it is the plan of a pipeline that was priced for {_priced_by(plan)}: plan it again "
+            "with the same --hardware and --database",
         )  # fmt: skip
     return Contender(name, plan)
 

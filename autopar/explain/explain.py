@@ -16,7 +16,7 @@ from autopar.explain.explanation import Alternative, Explanation, Kind
 from autopar.explain.pins import pinned_names, pins
 from autopar.explain.replanner import ConstrainedReplanner
 from autopar.explain.sentences import sentence
-from autopar.explain.spoken import spoken
+from autopar.explain.spoken import describe
 from autopar.explain.target import Module, chosen, found
 from autopar.explain.ways import TargetOption, presets_of, recomputations, ways_of
 from autopar.explain.words import words
@@ -51,7 +51,7 @@ def explain(
     `unit` names what the seconds refer to.
     """
     if rows < 1:
-        raise InputError(f"{argument('rows', rows)}: at least one alternative has to be looked at.")
+        raise InputError(f"{argument('rows', rows)}: pass 1 or more alternatives.")
     meant = found(plan, posed.graph, target)
     again = ConstrainedReplanner(plan, posed)
     of = _OfModule(again, meant) if isinstance(meant, Module) else _OfNode(again, meant, rows)
@@ -78,9 +78,9 @@ def _solved(
 ) -> Alternative:
     """Return the alternative with the best plan that contains it, or with the reason why none exists."""
     if way.states is None:
-        return replace(known, why="its constraints leave nothing here")
+        return replace(known, why="its constraints allow nothing here")
     if known.bound_s == math.inf:
-        return replace(known, why="impossible beside what must be")
+        return replace(known, why="excluded by other fixed choices")
     try:
         made = again.best(way.states)
     except InfeasibleError as error:
@@ -159,7 +159,7 @@ class _OfNode:
         return [*wanted, *whole[:1]]
 
     def _said(self, plan: Plan) -> str:
-        return spoken(plan, self.again.posed.graph, self.node)
+        return describe(plan, self.again.posed.graph, self.node)
 
 
 @dataclass(frozen=True)

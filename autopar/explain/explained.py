@@ -105,8 +105,9 @@ def microbatch_for(
     source = source_of(Compiler(bare, plan.mesh, as_hardware("cpu"), options), given)
     if plan.microbatches < 1 or source.batch % plan.microbatches:
         raise PlanError(
-            f"The plan cuts a batch into {plan.microbatches} microbatches, which a batch of "
-            f"{source.batch} cannot be. Pass the batch that it was planned for."
+            f"The plan divides a batch into {plan.microbatches} equal microbatches, but "
+            f"{source.batch} samples cannot be divided so. Pass the batch that it was planned "
+            "for."
         )
     graph = source.parted(plan.microbatches)
     if graph.digest != plan.graph_digest:

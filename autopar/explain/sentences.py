@@ -80,7 +80,7 @@ def _because(difference: Difference) -> str:
     parts = tuple(_parts(difference))
     told = parts and (_largest(parts, more) or tuple(_coarse(difference)))
     causes, others = (
-        _listed(_said(*each) for each in told if (each[0] * more > 0) == is_cause)
+        _listed(_phrase(*each) for each in told if (each[0] * more > 0) == is_cause)
         for is_cause in (True, False)
     )
     return f"{', because ' * bool(causes)}{causes}{', though ' * bool(others)}{others}"
@@ -122,7 +122,7 @@ def _parts(difference: Difference) -> Iterator[Part]:
             yield sign * (figure.more or 0.0), figure.name
 
 
-def _said(part: float, name: str) -> str:
+def _phrase(part: float, name: str) -> str:
     if name == HIDDEN:
         return f"{seconds(abs(part))} {'less' if part > 0 else 'more'} hides behind compute"
     return f"{name} takes {seconds(abs(part))} {'more' if part > 0 else 'less'}"

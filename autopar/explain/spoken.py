@@ -1,8 +1,8 @@
 """Describes the choice for one operator or parameter in standard terms, by mesh axis.
 
-    operators    split by heads, by rows or columns of the weight, by batch, by positions, ...; whole
-    parameters   split as their operators use them; or kept split and gathered, at each use or once a
-                 step; or kept whole
+    operators    split by heads, by rows or columns of the weight, by batch, by positions; replicated
+    parameters   split as their operators use them; or sharded and gathered, at each use or once a
+                 step; or replicated
 
 A dim is classified by sizes: the dims before it in memory are the batch, the positions, or both.
 """
@@ -19,21 +19,21 @@ from autopar.ir.placement import P, S, Type
 from autopar.plans.decisions import OpSharding, ParameterPlan
 from autopar.plans.plan import Plan
 
-WHOLE = "whole"
+REPLICATED = "replicated"
 HEADS = 4
 """Number of dims of a tensor with heads: batch, heads, positions and features per head, in any order."""
 STEPS = 3
 """Maximum number of operators between a product and the view that reveals heads."""
 
 
-def spoken(plan: Plan, graph: Graph, node: Node) -> str:
+def describe(plan: Plan, graph: Graph, node: Node) -> str:
     """Return a description such as ``split by heads on axis gpu, by batch on axis node``."""
     if node.op != "parameter":
-        return said_of(plan.choice[node.name], graph, node, plan.mesh)
+        return describe_sharding(plan.choice[node.name], graph, node, plan.mesh)
     return _by_axis(plan.mesh, lambda axis: _stored(plan, graph, node, axis))
 
 
-def said_of(choice: OpSharding, graph: Graph, node: Node, mesh: Mesh) -> str:
+def describe_sharding(choice: OpSharding, graph: Graph, node: Node, mesh: Mesh) -> str:
     """Describe any sharding of an operator."""
     return _by_axis(mesh, lambda axis: _computed(choice, graph, node, axis))
 
@@ -68,7 +68,7 @@ def _computed(choice: OpSharding, graph: Graph, node: Node, axis: int) -> str:
     for name, form in zip(node.operands, choice.inputs, strict=True):
         if isinstance(form[axis], S):
             return f"split by {dim(graph, graph.tensors[name], form[axis])} (summed)"
-    return "left as partial sums" if made is P else WHOLE
+    return "left as partial sums" if made is P else REPLICATED
 
 
 def _of_weight(graph: Graph, node: Node, place: int, kind: S, made: Type) -> str:
@@ -92,17 +92,17 @@ def _stored(plan: Plan, graph: Graph, node: Node, axis: int) -> str:
     if isinstance(entry.leaf[axis], S):
         again = {c.tensor for c in plan.conversions if c.regather and c.axis == axis}
         more = ", once more for the backward," if tensor.name in again else ""
-        return f"kept split and gathered at each use{more}"
+        return f"sharded and gathered at each use{more}"
     if isinstance(entry.stored[axis], S):
-        return "kept split and gathered once a step"
-    return "kept whole"
+        return "sharded and gathered once a step"
+    return REPLICATED
 
 
 def _rest(entry: ParameterPlan, axis: int) -> str:
     """Describe the storage at rest of a weight that is used split, if it differs."""
     if not isinstance(entry.stored[axis], S):
-        return " (kept whole at rest)"
-    return "" if isinstance(entry.leaf[axis], S) else " (kept split, gathered once a step)"
+        return " (replicated at rest)"
+    return "" if isinstance(entry.leaf[axis], S) else " (sharded at rest, gathered once a step)"
 
 
 def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:
@@ -116,7 +116,7 @@ def _used(plan: Plan, graph: Graph, tensor: Tensor, axis: int) -> str:
                     made = plan.choice[reader.name].outputs[0][axis]
                     return f"split by {_of_weight(graph, reader, place, kind, made)}"
                 return f"split by {_side(tensor, kind)}"
-    return WHOLE
+    return REPLICATED
 
 
 def _side(tensor: Tensor, kind: S) -> str:

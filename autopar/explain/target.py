@@ -91,11 +91,11 @@ def _ends(name: str, path: str) -> bool:
 
 def _one(plan: Plan, name: str, matching: tuple[Target, ...]) -> Target:
     """Return the first match if all are equal; raise `InputError` if the name is ambiguous."""
-    alike = {_looks(plan, each) for each in matching}
+    alike = {_signature(plan, each) for each in matching}
     if len(alike) == 1:
         return matching[0]
     shown = ", ".join(map(called, matching[:EXAMPLES]))
-    raise InputError(f"{name!r} means {len(matching)} things: {shown} ... Name one of them.")
+    raise InputError(f"{name!r} matches {len(matching)} targets: {shown} ... Name one of them.")
 
 
 def called(target: Target) -> str:
@@ -105,7 +105,7 @@ def called(target: Target) -> str:
     return f"{target.outputs[0].name} ({target.path})"
 
 
-def _looks(plan: Plan, target: Target) -> tuple[str, ...]:
+def _signature(plan: Plan, target: Target) -> tuple[str, ...]:
     """Return a target's paths and decisions without layer numbers, to compare targets."""
     nodes = target.nodes if isinstance(target, Module) else (target,)
     again = plan.recompute_of.get(target.path, "") if isinstance(target, Module) else ""
@@ -122,7 +122,7 @@ def chosen(plan: Plan, node: Node) -> str:
 
 def stored(rests: str, enters: str) -> str:
     """Return a parameter's shardings at rest and in the step as text."""
-    return f"rests {rests}, enters {enters}"
+    return f"stored {rests}, in the step {enters}"
 
 
 def _names(node: Node) -> set[str]:

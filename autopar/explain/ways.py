@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autopar.errors import ConstraintError
-from autopar.explain.spoken import said_of
+from autopar.explain.spoken import describe_sharding
 from autopar.explain.target import Module, stored
 from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph, Node
@@ -59,7 +59,7 @@ def _candidates(
             yield stored(str(storage.stored), str(storage.leaf)), splits, forms
     else:
         for option in candidates.operators[node.name]:
-            said = said_of(option, posed.graph, node, mesh)
+            said = describe_sharding(option, posed.graph, node, mesh)
             yield str(option), said, (*option.inputs, *option.outputs)
 
 

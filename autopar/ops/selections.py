@@ -31,9 +31,10 @@ def repeats(counts: torch.Tensor, size: int) -> torch.Tensor:
 def _of_size(places: torch.Tensor, size: int, what: str) -> torch.Tensor:
     if places.shape[0] != size:
         raise InputError(
-            f"{what} {places.shape[0]} entries, {size} when the model was captured. A captured graph "
-            "has one shape: leave the number as it was, call parallelize again after a buffer has "
-            "changed, or multiply by the mask (torch.where) instead of selecting by it."
+            f"{what} {places.shape[0]} entries, {size} when the model was captured. A captured "
+            "graph has one shape: keep the number unchanged, call parallelize again after a "
+            "buffer has changed, or multiply by the mask (torch.where) instead of selecting by "
+            "it."
         )
     return places
 

@@ -36,7 +36,7 @@ def _faults(plan: PipelinePlanData) -> Iterator[str]:
     if not plan.stages:
         yield "The plan has no stages"
     if not plan.model.isidentifier():
-        yield f"The model is called {plan.model!r}, which is no name of a class"
+        yield f"The model is called {plan.model!r}, which is not a class name"
     yield from _layout_faults(plan)
     if plan.prediction is not None:
         yield from figure_faults(plan.prediction, "prediction")
@@ -49,13 +49,13 @@ def _layout_faults(plan: PipelinePlanData) -> Iterator[str]:
     schedule, stages = plan.schedule, len(plan.cuts) + 1
     if (schedule.stages, len(schedule.workers)) != (stages, len(plan.workers)):
         yield (
-            f"The schedule is of {schedule.stages} stages on {len(schedule.workers)} workers; "
-            f"the plan has {stages} on {len(plan.workers)}."
+            f"The schedule has {schedule.stages} stages on {len(schedule.workers)} workers; the "
+            f"plan has {stages} on {len(plan.workers)}."
         )
     if plan.microbatches < 1 or schedule.microbatches != plan.microbatches * schedule.batches:
         yield (
-            f"The schedule is of {schedule.microbatches} microbatches in {schedule.batches} batches; "
-            f"the plan's batch has {plan.microbatches}."
+            f"The schedule has {schedule.microbatches} microbatches in {schedule.batches} "
+            f"batches; the plan's batch has {plan.microbatches}."
         )
     yield from _stage_faults(plan)
 

@@ -68,13 +68,13 @@ class Plan(PlanData, Shown):
         """Raise `PlanError` unless the plan belongs to this graph and every sharding fits."""
         if self.graph_digest != graph.digest:
             raise PlanError(
-                f"This plan was made for {self.model} with graph digest {self.graph_digest}, but the "
-                f"model at hand is {graph.name} with digest {graph.digest}: other sizes, batch, "
+                f"This plan was made for {self.model} with graph digest {self.graph_digest}, but "
+                f"this model is {graph.name} with digest {graph.digest}: other sizes, batch, "
                 "version or code. Make a new plan for it."
             )
         if self.buckets < 1:
             raise PlanError(
-                f"The plan's gradients make {self.buckets} buckets; there is one at least."
+                f"The plan's gradients make {self.buckets} buckets; at least one is needed."
             )
         missing = [node.name for node in graph.nodes if node.name not in self.choice]
         if missing or len(self.choices) != len(graph.nodes):
@@ -82,7 +82,7 @@ class Plan(PlanData, Shown):
         for node in graph.nodes:
             choice = self.choice[node.name]
             if (len(choice.inputs), len(choice.outputs)) != (len(node.operands), len(node.outputs)):
-                raise PlanError(f"{node.path} reads and makes other tensors than {choice} says.")
+                raise PlanError(f"{node.path} reads and makes other tensors than {choice} lists.")
             pairs = [
                 *zip(node.operands, choice.inputs, strict=True),
                 *zip((t.name for t in node.outputs), choice.outputs, strict=True),
@@ -152,7 +152,7 @@ class Plan(PlanData, Shown):
         for node in graph.nodes:
             for name, wanted in zip(node.operands, self.choice[node.name].inputs, strict=True):
                 if wanted not in forms[name]:
-                    raise PlanError(f"{node.path} wants {name} as {wanted}, which is never made.")
+                    raise PlanError(f"{node.path} needs {name} as {wanted}, which is never made.")
 
     def _check_step(self, graph: Graph, conversion: Conversion) -> None:
         tensor = graph.tensors.get(conversion.tensor)

@@ -18,8 +18,9 @@ def check_schema(text: str, source: str, wanted: int) -> None:
     schema = content.get("schema")
     if "actions" in content:
         raise PlanError(
-            f"{source} is the plan of a pipeline, and this asks for one without stages. Make one with "
-            "`autopar plan --stages 1`; `autopar show`, `autopar emit` and `autopar verify` take either."
+            f"{source} is the plan of a pipeline, but a plan without stages is needed here. Make "
+            "one with `autopar plan --stages 1`; `autopar show`, `autopar emit` and `autopar "
+            "verify` take either."
         )
     if schema != wanted:
         raise PlanError(

@@ -51,11 +51,11 @@ def _faults(plan: PlanData) -> Iterator[str]:
 def _text_faults(plan: PlanData) -> Iterator[str]:
     """Yield names that are not valid in code and file names, where they will be used."""
     if not plan.model.isidentifier():
-        yield f"the model is called {plan.model!r}, which is no name of a class"
+        yield f"the model is called {plan.model!r}, which is not a class name"
     for choice in plan.choices:
         for variant in choice.sharding.variants:
             if variant and not (variant.isascii() and variant.isidentifier()):
-                yield f"{choice.node} is computed by {variant!r}, which is no name"
+                yield f"{choice.node} is computed by {variant!r}, which is not a name"
 
 
 def _name_faults(plan: PlanData) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _name_faults(plan: PlanData) -> Iterator[str]:
                 yield f"{what} {name} is decided {times} times"
     for timed in plan.estimate.operators:
         if timed.node not in nodes:
-            yield f"estimate.operators has {timed.node!r}, of which nothing is decided"
+            yield f"estimate.operators has {timed.node!r}, which the plan does not contain"
     parts = plan.estimate.parts
     axes = (
         *(("estimate.flows", flow.axis) for flow in plan.estimate.flows),
@@ -85,7 +85,7 @@ def _figure_faults(plan: PlanData) -> Iterator[str]:
         yield from figure_faults(getattr(plan, name), name)
     for number, share in enumerate(plan.shares):
         if max(share.flops, share.stored, share.used) > 1 + ROUNDING:
-            yield f"shares.{number} is of more than the whole: {share}"
+            yield f"shares.{number} is more than the whole: {share}"
     bounds = plan.bound_s, plan.bound_nbytes or 0.0
     if not all(map(math.isfinite, bounds)):  # a weak bound may be negative
         yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"

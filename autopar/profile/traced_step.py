@@ -80,12 +80,11 @@ class Beside:
         differs = self._differences(plan)
         if differs:
             raise InputError(
-                f"{source} is of another plan:\n- "
+                f"{source} measures another plan:\n- "
                 + "\n- ".join(differs)
-                + "\nMeasure the plan's own: "
-                f"`autopar profile MODEL --mesh '{plan.mesh}' --hardware {plan.hardware} --run --json`, "
-                "with the flags that made the plan; what it has no flag for, "
-                "`autopar.profile.run_beside` measures inside of a program."
+                + f"\nMeasure this plan: `autopar profile MODEL --mesh '{plan.mesh}' --hardware "
+                f"{plan.hardware} --run --json`, with the flags that made the plan; for "
+                "options without a flag, call `autopar.profile.run_beside` in a program."
             )
 
     def _differences(self, plan: Plan) -> list[str]:

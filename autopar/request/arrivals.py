@@ -91,19 +91,19 @@ MODULES = (
     RefusedModule(
         "replicas inside",
         lambda m: isinstance(m, (DistributedDataParallel, DataParallel)),
-        "is wrapped by itself in DDP or DataParallel",
-        "Put the module inside it in its place (.module): autopar sums all gradients.",
+        "is itself wrapped in DDP or DataParallel",
+        "Replace it by the module inside (.module): autopar sums all gradients.",
     ),
     RefusedModule(
         "TorchScript",
         lambda m: isinstance(m, torch.jit.ScriptModule),
-        "is a TorchScript module, whose Python is gone",
+        "is a TorchScript module, which has no Python code to capture",
         "Pass the nn.Module that it was made of, with load_state_dict(scripted.state_dict()).",
     ),
     RefusedModule(
         "quantised",
         lambda m: type(m).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")),
-        "is quantised, so nothing of it can be trained",
+        "is quantised and cannot be trained",
         "Pass the model as it was before the conversion.",
     ),
     RefusedModule(
@@ -117,7 +117,7 @@ MODULES = (
         lambda m: any(
             map(_is_foreign, (*m._state_dict_hooks.values(), *m._state_dict_pre_hooks.values()))
         ),
-        "has a hook of state_dict, which a parallel model's would not call",
+        "has a state_dict hook, which state_dict of a parallel model would not call",
         "Remove it before, and change what parallel.full_state_dict() gives.",
     ),
 )
@@ -138,31 +138,31 @@ TENSORS = (
         "quantised",
         lambda t: t.is_quantized,
         "is quantised",
-        "Keep t.dequantize() in its place.",
+        "Use t.dequantize() instead.",
     ),
     RefusedTensor(
         "nested",
         lambda t: t.is_nested,
         "is a nested tensor",
-        "Keep t.to_padded_tensor(0.0) in its place.",
+        "Use t.to_padded_tensor(0.0) instead.",
     ),
     RefusedTensor(
         "sparse",
         lambda t: t.layout is not torch.strided,
         "is sparse",
-        "Keep t.to_dense() in its place.",
+        "Use t.to_dense() instead.",
     ),
     RefusedTensor(
         "complex",
         lambda t: t.is_complex() and isinstance(t, nn.Parameter),
         "is complex, which no optimizer's shards are tested for",
-        "Keep torch.view_as_real(t) as the parameter, and use torch.view_as_complex(p) in forward.",
+        "Use torch.view_as_real(t) as the parameter, and torch.view_as_complex(p) in forward.",
     ),
     RefusedTensor(
         "subclass",
         lambda t: type(t.data) is not torch.Tensor,
         "is a tensor subclass",
-        "Keep a plain tensor in its place, and convert it in forward.",
+        "Use a plain tensor instead, and convert it in forward.",
     ),
 )
 
@@ -198,9 +198,9 @@ def _refuse_surrogates(model: nn.Module, path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"The name {path!r} in {type(model).__name__} holds half of a character, which cannot be "
-            "written as UTF-8. Give the module another name, "
-            "as name.encode(errors='replace').decode() does."
+            f"The name {path!r} in {type(model).__name__} contains an unpaired surrogate, which "
+            "UTF-8 cannot encode. Give the module another name, as "
+            "name.encode(errors='replace').decode() does."
         ) from None
 
 
@@ -230,6 +230,6 @@ def _refuse_devices(model: nn.Module) -> None:
     if len(places) > 1:
         spread = ", ".join(f"{name!r} on {device}" for device, name in places.items())
         raise InputError(
-            f"{type(model).__name__} lies on several devices ({spread}). Move it to one of them, or "
-            "load it without device_map: autopar puts each rank's part on its own device."
+            f"{type(model).__name__} is on several devices ({spread}). Move it to one of them, "
+            "or load it without device_map: autopar puts each rank's part on its own device."
         )

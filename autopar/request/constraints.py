@@ -156,14 +156,14 @@ def from_user(constraints: Given | None, mesh: Mesh) -> tuple[Constraint, ...]:
         by_axis = _by_axis(key, value, mesh)
         if not by_axis:
             raise ConstraintError(
-                f"Constraint {key!r}: {value} says nothing, as * stands for any type. Write a type for "
-                "some axis, such as S, or leave it out."
+                f"Constraint {key!r}: {value} constrains nothing, because * stands for any type. "
+                "Write a type for some axis, such as S, or leave it out."
             )
         if isinstance(value, dict) and any(map(_is_entry, value.values())):
             raise ConstraintError(
-                f"{key!r} holds constraints, but is no table: tables are "
-                f"{', '.join(map(repr, get_args(Kind)))}, and what stands beside them is in one of them."
-                + near(key, get_args(Kind))
+                f"{key!r} holds constraints, but is not a table: the tables are "
+                f"{', '.join(map(repr, get_args(Kind)))}, and every constraint belongs in one of "
+                "them." + near(key, get_args(Kind))
             )
         for axis, text in by_axis.items():
             mesh.index(axis)
@@ -185,7 +185,7 @@ def _by_axis(key: str, value: Entry, mesh: Mesh) -> dict[str, str]:
     if isinstance(value, dict):
         return value
     if not isinstance(value, str):
-        raise ConstraintError(f"Constraint {key!r}: write [S(0), R] as a text, not {value!r}.")
+        raise ConstraintError(f"Constraint {key!r}: write [S(0), R] as a string, not {value!r}.")
     body = value.strip()
     if not (body.startswith("[") and body.endswith("]")):
         raise ConstraintError(

@@ -32,8 +32,8 @@ def without_weights(model: nn.Module, compute: torch.dtype | None = None) -> nn.
             else f"a {type(model).__name__}"
         )
         raise InputError(
-            f"autopar takes the model as an nn.Module, not {what}. Put what it computes into the "
-            "forward of a module, which holds the parameters, and pass an instance."
+            f"autopar takes the model as an nn.Module, not {what}. Put the computation into the "
+            "forward of a module that holds the parameters, and pass an instance."
         )
     model = arrived(model)
     refuse_shared_memory(model)
@@ -58,9 +58,9 @@ def refuse_parameter_hooks(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if _torch.has_gradient_hooks(parameter):
             raise CaptureError(
-                f"Parameter {name!r} has gradient hooks, which the parallel module would lose. Remove "
-                "them before, and do what they do to parameter.grad of the parallel module between "
-                "backward and optimizer.step()."
+                f"Parameter {name!r} has gradient hooks, which the parallel module would lose. "
+                "Remove them first, and change parameter.grad of the parallel module between "
+                "backward and optimizer.step() instead."
             )
 
 

@@ -79,16 +79,16 @@ def mapped(value: Any, key: str, change: Callable[[Any, str], Any]) -> Any:
     if all(new is old for new, (_, old) in zip(made, items, strict=True)):
         return value
     try:
-        return _again(value, [part for part, _ in items], made)
+        return _rebuilt(value, [part for part, _ in items], made)
     except Exception as error:
         raise InputError(
-            f"{key!r} is a {type(value).__name__}, which cannot be made again of other tensors "
-            f"({type(error).__name__}: {error}). Register how with "
+            f"{key!r} is a {type(value).__name__}, which cannot be rebuilt with other tensors "
+            f"({type(error).__name__}: {error}). Register how to do that with "
             "torch.utils._pytree.register_pytree_node, or pass its tensors as a dict."
         ) from error
 
 
-def _again(value: Any, parts: list[Any], made: list[Any]) -> Any:
+def _rebuilt(value: Any, parts: list[Any], made: list[Any]) -> Any:
     """Rebuild a container with other items."""
     kind = type(value)
     if kind in (dict, list, tuple):

@@ -79,8 +79,8 @@ def _beside(name: str, kind: type[Any], new: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(given, kind) and kind in FIRST_FIELD:
         return {FIRST_FIELD[kind]: given}
     raise InputError(
-        f"{argument(name, given)} is given beside its old arguments: write all of them as fields of "
-        f"autopar.{kind.__name__}."
+        f"{argument(name, given)} is given together with old arguments: write all of them as "
+        f"fields of autopar.{kind.__name__}."
     )
 
 
@@ -99,9 +99,8 @@ def _warn(name: str, kind: type[Any], given: dict[str, Any]) -> None:
     )
     old = ", ".join(old for old, home in HOMES.items() if home[0] == name)
     warnings.warn(
-        f"The arguments {old} are fields of "
-        f"autopar.{kind.__name__} now; they will be gone in the next version. Write "
-        f"{name}=autopar.{kind.__name__}({said}).",
+        f"The arguments {old} are now fields of autopar.{kind.__name__}, and will be removed in "
+        f"the next version. Write {name}=autopar.{kind.__name__}({said}).",
         FutureWarning,
         stacklevel=4,
     )

@@ -122,9 +122,9 @@ class _Walk:
             made = value.__reduce_ex__(2)
         except Exception as error:
             raise InputError(
-                f"{self._key!r} holds a {type(value).__name__} ({place}), whose contents cannot be told "
-                f"({error}): a step could not know whether it has changed. Pass tensors, numbers or "
-                "texts in its place, or keep it in the model."
+                f"{self._key!r} holds a {type(value).__name__} ({place}), whose contents cannot "
+                f"be compared ({error}), so a step could not detect a change. Pass tensors, "
+                "numbers or strings instead, or keep it in the model."
             ) from None
         parts = made[1:3] if isinstance(made, tuple) else (made,)
         yield "is", list(parts), place
@@ -132,16 +132,16 @@ class _Walk:
     def _refusal(self, tensor: torch.Tensor, place: str) -> InputError:
         if self._kind in ("set", "frozenset", "Tensor"):
             raise InputError(
-                f"{self._key!r}: {place} is a tensor. Sets have no order and keys are no inputs: pass "
-                "tensors in a list, or as the values of a dict."
+                f"{self._key!r}: {place} is a tensor. Sets have no order and keys are not "
+                "inputs: pass tensors in a list, or as the values of a dict."
             )
         what = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
         return InputError(
-            f"{self._key!r} is a {self._kind}, which holds a tensor ({place}: {what}) and is no "
-            "container that autopar can open, so its tensors would stay those of the first batch. Pass "
-            f"its tensors by name, as a dict or a dataclass; or register how to open {self._kind}: "
-            f"torch.utils._pytree.register_pytree_node({self._kind}, lambda b: ([b.x], None), "
-            f"lambda tensors, _: {self._kind}(*tensors))."
+            f"{self._key!r} is a {self._kind}, which holds a tensor ({place}: {what}) and which "
+            "autopar cannot open as a container, so its tensors would stay those of the first "
+            "batch. Pass its tensors by name, as a dict or a dataclass; or register how to open "
+            f"{self._kind}: torch.utils._pytree.register_pytree_node({self._kind}, lambda b: "
+            f"([b.x], None), lambda tensors, _: {self._kind}(*tensors))."
         )
 
 

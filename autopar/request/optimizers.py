@@ -51,8 +51,8 @@ def states_of(optimizer: OptimizerLike) -> float:
         built.step()
     except Exception as error:
         raise InputError(
-            f"{argument('optimizer', name_of(optimizer))} cannot be tried out to see how much state "
-            f"it keeps ({type(error).__name__}: {error}). Pass one that keeps as much, e.g. "
+            f"{argument('optimizer', name_of(optimizer))} cannot be run to measure its state "
+            f"({type(error).__name__}: {error}). Pass an optimizer with as much state, e.g. "
             f"{argument('optimizer', 'AdamW')}; you may train with any."
         ) from error
     tensors = [v for v in built.state[parameter].values() if isinstance(v, torch.Tensor)]

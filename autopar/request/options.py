@@ -138,8 +138,8 @@ class Options:
         for name, given, usual in others:
             if given != usual:
                 raise InputError(
-                    f"{argument(name, given)} is not there for pipelines yet; leave it out, or "
-                    f"{argument('stages')}."
+                    f"{argument(name, given)} is not available for pipelines yet; leave it out, "
+                    f"or {argument('stages')}."
                 )
         return self
 

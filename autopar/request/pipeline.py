@@ -38,8 +38,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         if not _is_stages(self.stages):
             raise InputError(
-                f"{argument('stages', self.stages)}: pass how many ({argument('stages', 2)}), the mesh "
-                f"of each ({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
+                f"{argument('stages', self.stages)}: pass a number ({argument('stages', 2)}), "
+                f"the mesh of each ({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
             )
         if self.microbatches is not None and not _is_count(self.microbatches):
             raise InputError(

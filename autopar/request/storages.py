@@ -75,15 +75,15 @@ def _message(
     both = isinstance(first, nn.Parameter) and isinstance(second, nn.Parameter)
     if both and first.shape == second.shape:
         return (
-            f"{start}, but are two parameters: each has a gradient and an update of its own. "
-            f"To tie them, make them one before autopar.parallelize: model.{other} = model.{one}; "
-            f"to part them: model.{other} = torch.nn.Parameter(model.{other}.detach().clone())."
+            f"{start}, but are two parameters: each has a gradient and an update of its own. To "
+            f"tie them, make them one before autopar.parallelize: model.{other} = model.{one}; "
+            f"to untie them: model.{other} = torch.nn.Parameter(model.{other}.detach().clone())."
         )
     kind = (
         "torch.nn.Parameter(...)" if isinstance(second, nn.Parameter) else "a buffer or attribute"
     )
     return (
-        f"{start}: what writes to one changes the other, and on several ranks each has its own memory. "
-        f"Part them before autopar.parallelize: make {other!r} {kind} of "
+        f"{start}: what writes to one changes the other, and on several ranks each has its own "
+        f"memory. Separate them before autopar.parallelize: make {other!r} {kind} of "
         f"model.{other}.detach().clone(); or compute it in forward from the other."
     )

@@ -97,7 +97,8 @@ def _tried(found: Instance, held: tuple[Bench, ...]) -> Iterator[Claim]:
         what = f"splitting {factor}"
         if factor in found.variants:
             yield Claim(
-                what, untried=f"needs {found.variants[factor]}, which talks to other devices"
+                what,
+                untried=f"needs {found.variants[factor]}, which communicates with other devices",
             )
             continue
         yield _outcome(what, [(splits(factor, _on(bench), bench), bench) for bench in held])

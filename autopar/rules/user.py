@@ -153,7 +153,9 @@ def _prove_on(rule: UserRule, name: str, shapes: Shapes) -> None:
 def _of_class(op: type, shapes: object) -> str:
     """Return the name that an autograd function's class gets when it is captured."""
     if not issubclass(op, torch.autograd.Function):
-        raise RuleError(f"{op.__name__} is no torch.autograd.Function; name an operator instead.")
+        raise RuleError(
+            f"{op.__name__} is not a torch.autograd.Function; name an operator instead."
+        )
     if shapes is not None:
         raise RuleError(
             f"The rule of {op.__name__} is proved when a model applies it: leave out shapes=."

@@ -20,8 +20,8 @@ SAME_CALLS = (
     "Every rank must build the same model (same sizes, same code) and call autopar with the same "
     "arguments."
 )
-SAME_BATCH = "Give every rank the same whole batch: seed what shuffles alike on all of them."
-TOGETHER = "what ranks call"
+SAME_BATCH = "Pass every rank the same whole batch: use the same seed for shuffling on all of them."
+TOGETHER = "the next call"
 
 
 def begin(call: str, *, meet: bool = False) -> None:
@@ -45,7 +45,7 @@ def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) ->
         return
     here = launch.current()
     key, word = f"same/{here.meeting()}", json.dumps([what, value])
-    spoken = f"{what}, which is {value} here" if what == TOGETHER else what
+    spoken = f"{what}, which is {value} on this rank" if what == TOGETHER else what
     if here.rank == 0:
         words = _collected(here, key, word, spoken)
         error = words if isinstance(words, AutoparError) else _compared(words, what, remedy)
@@ -82,16 +82,16 @@ def _compared(words: Sequence[str], what: str, remedy: str) -> RankMismatchError
     compared, values = zip(*map(json.loads, words), strict=True)
     if len(set(compared)) > 1:
         return RankMismatchError(
-            f"Ranks do different things: rank 0 compares {compared[0]}, but {_odd(compared)}. "
+            f"Ranks are out of step: rank 0 compares {compared[0]}, but {_odd(compared)}. "
             f"{SAME_CALLS}"
         )
     if len(set(values)) == 1:
         return None
     if what == TOGETHER:
         return RankMismatchError(
-            f"Ranks do different things: rank 0 calls {values[0]}, but {_odd(values)}. All ranks take "
-            "part in each call of a parallel model: make the same calls, in the same order, on every "
-            "rank."
+            f"Ranks are out of step: rank 0 calls {values[0]}, but {_odd(values)}. All ranks "
+            "take part in each call of a parallel model: make the same calls, in the same "
+            "order, on every rank."
         )
     return RankMismatchError(
         f"Ranks disagree about {what}: rank 0 has {values[0]!r}, but {_odd(values)}. {remedy}"

@@ -88,12 +88,12 @@ class Attributes:
         """Return the model's current state; raise `InputError` for a change that is not supported."""
         for name, tensor, version in self._tensors:
             if tensor._version != version:
-                raise InputError(_refusal(name, "a tensor that is no buffer, was written to"))
+                raise InputError(_refusal(name, "a tensor but not a buffer, was written to"))
         for path, module, forward in self._forwards:
             if vars(module).get("forward") is not forward:
                 raise InputError(
-                    f"{path or 'the model'}.forward was replaced after autopar.parallelize, and the "
-                    f"step computes what it was. {BEFORE}"
+                    f"{path or 'the model'}.forward was replaced after autopar.parallelize, and "
+                    f"the step still computes the old one. {BEFORE}"
                 )
         return ModelState(
             gradients,
@@ -124,9 +124,10 @@ def _is_state(path: str, value: Any) -> bool:
 
 def _refusal(name: str, what: str) -> str:
     return (
-        f"{name}, {what} after autopar.parallelize, and the step computes with what it was. Set it on "
-        "the model before autopar.parallelize, and build the parallel model again; numbers, strings and "
-        "functions may be set at any time, and what has to change during training should be a buffer."
+        f"{name}, {what} after autopar.parallelize, and the step still computes with the old "
+        "value. Set it on the model before autopar.parallelize, and build the parallel model "
+        "again; numbers, strings and functions may be set at any time, and a value that changes "
+        "during training should be a buffer."
     )
 
 

@@ -31,13 +31,14 @@ SELDOM = 50
 """Steps between two comparisons of tensors on a GPU."""
 LOCAL = (
     "With batches=autopar.Batches(local=True) every rank passes a part of the same size "
-    "(DistributedSampler, or DataLoader(drop_last=True)); pad or drop what is left over."
+    "(DistributedSampler, or DataLoader(drop_last=True)); pad or drop the remainder."
 )
-MODES, OUTSIDE = "the modes of the model's modules", "what the model reads outside of its modules"
-ALIKE = "Set it alike on every rank, before the same call."
+MODES = "the modes of the model's modules"
+OUTSIDE = "the values that the model reads outside of its modules"
+ALIKE = "Set it to the same value on every rank, before the same call."
 SAME_PART = (
     "Ranks with the same data_rank pass the same part of the batch: sample by "
-    "parallel.data_replicas and parallel.data_rank, and seed what shuffles alike."
+    "parallel.data_replicas and parallel.data_rank, and use the same seed for shuffling."
 )
 
 

@@ -54,7 +54,8 @@ def save(
     `scheduler`, `scaler` and the values of `extra` have a ``state_dict()``, or are data themselves:
     numbers, text, lists, dicts, tensors.  Each rank's own are kept.
     """
-    target, what = Path(path), f"Cannot save the checkpoint {path}, and what was there before stays"
+    target = Path(path)
+    what = f"Cannot save the checkpoint {path}; an existing checkpoint there is unchanged"
     process = Process(scheduler, scaler, dict(extra or {}))
     made: list[Version] = []
 

@@ -105,9 +105,9 @@ class CheckpointableModule(nn.Module):
         found = "a forward that was set on it" if "forward" in vars(self) else ""
         if found or _torch.has_own_hooks(self):
             raise InputError(
-                f"The parallel model has {found or 'hooks'}, which train_step does not "
-                "call here: it runs the parts of a batch itself. Do before and after train_step what "
-                "that would do; without stages and with microbatches=1 it is called."
+                f"The parallel model has {found or 'hooks'}, which train_step does not call "
+                "here: it runs the microbatches itself. Do the same work before and after "
+                "train_step; without stages and with microbatches=1 it is called."
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -173,7 +173,7 @@ class CheckpointableModule(nn.Module):
         path, _, name = target.rpartition(".")
         found = self.get_submodule(path)._buffers.get(name)
         if found is None:
-            raise AttributeError(f"There is no buffer {target!r}.")
+            raise AttributeError(f"The model has no buffer {target!r}.")
         return found
 
     def get_parameter(self, target: str) -> nn.Parameter:
@@ -181,7 +181,7 @@ class CheckpointableModule(nn.Module):
         path, _, name = target.rpartition(".")
         found = self.get_submodule(path)._parameters.get(name)
         if found is None:
-            raise AttributeError(f"There is no parameter {target!r}.")
+            raise AttributeError(f"The model has no parameter {target!r}.")
         return found
 
     def grad_scaler(self, **settings: Any) -> GradScaler:

@@ -14,7 +14,7 @@ from torch import nn
 
 from autopar.errors import InputError
 
-BEFORE = "Do it to the model before autopar.parallelize, and build the parallel model again."
+BEFORE = "Change the model before autopar.parallelize, and build the parallel model again."
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
@@ -49,10 +49,11 @@ class Closed(dict[Any, Any]):
         if self.kind == "hook":
             raise InputError(
                 f"A hook on {self.path or 'the model'} would never be called: the step runs the "
-                "emitted code of the whole model, not its modules. Name what you want to see with "
-                "batches=autopar.Batches(outputs=...), or register the hook on the model before "
-                "autopar.parallelize if it computes with tensor operations alone. What is to "
-                "be done to gradients, do to parameter.grad between backward and optimizer.step()."
+                "emitted code of the whole model, not its modules. Name the tensors that you "
+                "want to see with batches=autopar.Batches(outputs=...), or register the hook on "
+                "the model before autopar.parallelize if it computes with tensor operations "
+                "alone. Change gradients in parameter.grad between backward and "
+                "optimizer.step()."
             )
         values = (
             f" To change values, write into it under torch.no_grad(): {where}.copy_(...)."
@@ -76,10 +77,10 @@ def no_forward(path: str, kind: str) -> Callable[..., NoReturn]:
 
     def forward(*_: Any, **__: Any) -> NoReturn:
         raise InputError(
-            f"{path or kind} ({kind}) cannot be called by itself: of a parallel model only the whole "
-            "forward is there, which parallel(**batch) runs. Name what it makes with "
-            "batches=autopar.Batches(outputs=...); or load parallel.full_state_dict() into the plain "
-            f"model and call {path or 'that'} there."
+            f"{path or kind} ({kind}) cannot be called by itself: a parallel model has only its "
+            "whole forward, which parallel(**batch) runs. Name its output with "
+            "batches=autopar.Batches(outputs=...); or load parallel.full_state_dict() into the "
+            f"plain model and call {path or 'that'} there."
         )
 
     return forward
@@ -90,12 +91,12 @@ def no_copy(path: str) -> Callable[..., NoReturn]:
 
     def refuse(*_: Any) -> NoReturn:
         raise InputError(
-            f"{path or 'A parallel model'} cannot be copied or pickled: it holds this rank's shards and "
-            "the groups of its processes. To write it, call parallel.save(path), or torch.save of "
-            "parallel.full_state_dict(). For an average of weights keep "
-            "[p.detach().clone() for p in parallel.parameters()] and move each by lerp_. For a second "
-            "model, build one with autopar.parallelize and give it parallel.full_state_dict() by "
-            "load_state_dict."
+            f"{path or 'A parallel model'} cannot be copied or pickled: it holds this rank's "
+            "shards and the groups of its processes. To write it, call parallel.save(path), or "
+            "torch.save of parallel.full_state_dict(). For an average of weights keep "
+            "[p.detach().clone() for p in parallel.parameters()] and move each by lerp_. For a "
+            "second model, build one with autopar.parallelize and load "
+            "parallel.full_state_dict() into it with load_state_dict."
         )
 
     return refuse
@@ -121,8 +122,8 @@ def refuse_whole_model(name: str, root: nn.Module) -> None:
     """Raise `InputError` if a method of the user's model cannot work on shards."""
     if name in OF_WHOLE_MODELS and callable(getattr(type(root), name, None)):
         raise InputError(
-            f"{name} of {type(root).__name__} does not work on a parallel model, which has its weights "
-            f"in shards and runs emitted code. {OF_WHOLE_MODELS[name]}"
+            f"{name} of {type(root).__name__} does not work on a parallel model, which holds "
+            f"shards of its weights and runs emitted code. {OF_WHOLE_MODELS[name]}"
         )
 
 
@@ -135,8 +136,8 @@ class Elsewhere:
     def _refuse(self) -> NoReturn:
         raise InputError(
             f"{self._name} is held by the ranks of another stage of the pipeline. Loop over "
-            "parallel.named_parameters(), which has what this rank holds; or read all of it with "
-            "parallel.full_state_dict()."
+            "parallel.named_parameters(), which lists the parameters of this rank; or read all "
+            "of them with parallel.full_state_dict()."
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -168,8 +169,8 @@ def unchanged(module: nn.Module, path: str, kinds: Iterable[Kind]) -> Callable[.
                 raise InputError(
                     f"{path or 'The model'} is {probe.dtype} on {probe.device}, and cannot become "
                     f"{made.dtype} on {made.device} once it is parallel. For another dtype convert "
-                    'the model before autopar.parallelize, or pass it precision="bfloat16" or '
-                    "torch.autocast; devices are those of the mesh."
+                    'the model before autopar.parallelize, or pass precision="bfloat16" or '
+                    "torch.autocast to it; the devices are those of the mesh."
                 )
         return module
 
@@ -181,7 +182,7 @@ def no_empty(path: str) -> Callable[..., NoReturn]:
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise InputError(
-            f"{path or 'The model'} has its values already: to_empty would throw them away. Make other "
+            f"{path or 'The model'} already has values, which to_empty would discard. Set other "
             "values with parallel.load_state_dict, or pass autopar.parallelize weights=."
         )
 

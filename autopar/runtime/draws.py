@@ -70,9 +70,10 @@ def _need_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if mesh not in _Meshes.whole and mesh not in _Meshes.of_stages:
         return _torch.unhandled(operator, args, kwargs)
     raise InputError(
-        f"{operator} (of torch.nn.init.eye_ or orthogonal_, perhaps) needs a whole tensor, and "
+        f"{operator} (perhaps from torch.nn.init.eye_ or orthogonal_) needs a whole tensor, but "
         "ranks hold shards of a parallel model's parameters. Initialise the model before "
-        "autopar.parallelize, or give parallel.load_state_dict(values, strict=False) whole tensors."
+        "autopar.parallelize, or pass whole tensors to parallel.load_state_dict(values, "
+        "strict=False)."
     )
 
 
@@ -81,10 +82,10 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     assert isinstance(tensor, DTensor)
     if tensor.device_mesh in _Meshes.of_stages:
         raise InputError(
-            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold other "
-            "stages: they would not draw what one process draws. Initialise the model before "
-            "autopar.parallelize, pass it weights=autopar.Weights(init=...), or give "
-            "parallel.load_state_dict the values."
+            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold "
+            "different stages: the values would differ from those of one process. Initialise "
+            "the model before autopar.parallelize, pass it weights=autopar.Weights(init=...), "
+            "or pass the values to parallel.load_state_dict."
         )
     if tensor.device_mesh not in _Meshes.whole:
         return _torch.unhandled(operator, args, kwargs)

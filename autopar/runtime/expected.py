@@ -64,7 +64,7 @@ class Expected:
         found = self.differences(batch)
         more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
         return (
-            "The model does not run on this batch, which is of another kind than the example inputs: "
+            "The model does not run on this batch, which does not match the example inputs: "
             f"{'; '.join(found[:LISTED])}{more}. Pass it the way the example inputs were passed."
         )
 

@@ -23,8 +23,8 @@ def check_extra_states(root: nn.Module, state: Mapping[str, Any]) -> None:
     missing = [name for name, _ in _having(root, "set_extra_state") if name not in state]
     if missing:
         raise InputError(
-            f"The state dict lacks {missing[0]!r}, which the module's set_extra_state is to get. "
-            "Add it, or pass strict=False."
+            f"The state dict lacks {missing[0]!r}, which the module's set_extra_state needs. Add "
+            "it, or pass strict=False."
         )
 
 

@@ -16,10 +16,10 @@ from autopar.errors import RankFailedError, RankMismatchError
 from autopar.runtime import _torch, agreement
 from autopar.runtime import failure_watchdog as faults
 
-RESTART = "Start all ranks again, and go on from the last checkpoint (parallel.load(path))."
+RESTART = "Start all ranks again, and continue from the last checkpoint (parallel.load(path))."
 REMEDY = (
-    "All ranks stop here. Let every rank see the error (dist.all_reduce of a flag, then `continue` on "
-    "all), or let none catch it, and go on from the last checkpoint."
+    "All ranks stop here. Let every rank see the error (dist.all_reduce of a flag, then "
+    "`continue` on all), or let none catch it, and continue from the last checkpoint."
 )
 
 
@@ -33,7 +33,7 @@ def agree_on_failure(groups: Mapping[str, dist.ProcessGroup], state: str) -> Non
     begun = {name: _torch.collectives_begun(group) for name, group in groups.items()}
     try:
         agreement.assert_same_on_all_ranks(
-            "how far the step came that failed here",
+            "the progress of the step that failed on this rank",
             f"{json.dumps(begun)} {state}", REMEDY,
         )  # fmt: skip
     except (RankMismatchError, RankFailedError) as error:
@@ -54,6 +54,6 @@ def refuse_broken(error: str) -> None:
     """Raise `RankFailedError` if an earlier step of the pipeline failed with this error ("": none)."""
     if error:
         raise RankFailedError(
-            f"A step of this pipeline failed ({error}), and what its stages sent each other is lost. "
-            f"{RESTART}"
+            f"A step of this pipeline failed ({error}), and the messages between its stages are "
+            f"lost. {RESTART}"
         )

@@ -217,8 +217,8 @@ def name_for(raw: Any, rank: int, size: int, patience_s: float | None = None) ->
         raw.check([HOSTED])
     except RuntimeError as error:  # a new connection would be tried for minutes
         raise RankFailedError(
-            "The store of the ranks has ended: the process that keeps it (usually rank 0) ended before "
-            "this rank came to autopar. Call autopar.parallelize on every rank."
+            "The store of the ranks has ended: the process that keeps it (usually rank 0) ended "
+            "before this rank called autopar. Call autopar.parallelize on every rank."
         ) from error
     connection, word = raw.clone(), uuid.uuid4().hex
     connection.set(f"{HELLO}/{rank}", word)
@@ -238,7 +238,7 @@ def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
                 return str(name)
         time.sleep(min(SLOW_S, 0.001 + waited / 10))
     raise RankFailedError(
-        f"Rank 0 did not come to autopar within {patience_s:g} s. Is autopar.parallelize called on "
+        f"Rank 0 did not call autopar within {patience_s:g} s. Is autopar.parallelize called on "
         "some ranks only? Call it on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
     )
 

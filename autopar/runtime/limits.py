@@ -26,5 +26,7 @@ def _seconds(name: str, default: float, least: float) -> float:
     except ValueError:
         seconds = -1.0
     if not least <= seconds < float(10**9):
-        raise InputError(f"{name}={said!r} is no number of seconds: set it to {least:g} or more.")
+        raise InputError(
+            f"{name}={said!r} is not a number of seconds: set it to {least:g} or more."
+        )
     return seconds

@@ -25,8 +25,9 @@ def whole_number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], s
         return _torch.unhandled(operator, args, kwargs)
     if stage:
         raise InputError(
-            "A number (.item(), float(), bool()) is read from a tensor of which this rank holds a part. "
-            "Call .full_tensor() first, on every rank of the stage: p.full_tensor().norm().item()."
+            "A number (.item(), float(), bool()) is read from a tensor of which this rank holds "
+            "only a shard. Call .full_tensor() first, on every rank of the stage: "
+            "p.full_tensor().norm().item()."
         )
-    agreement.begin("a number of a tensor that is cut (.item(), float())", meet=True)
+    agreement.begin("a number read from a sharded tensor (.item(), float())", meet=True)
     return tensor.full_tensor().item()

@@ -27,9 +27,10 @@ def refuse_other_gradients(
     asking = [key for key, tensor in inputs.items() if tensor.requires_grad]
     if asking:
         raise InputError(
-            f"The input {_listed(asking)} requires a gradient, and a parallel step gives those of its "
-            "parameters alone. Pass it detached (x.detach()), or make what it comes from a part of the "
-            "model: a soft prompt as an nn.Parameter, another module as a submodule."
+            f"The input {_listed(asking)} requires a gradient, but a parallel step computes "
+            "gradients of its parameters only. Pass it detached (x.detach()), or make its "
+            "source a part of the model: a soft prompt as an nn.Parameter, another module as a "
+            "submodule."
         )
     refuse_changed(slots, trained)
     refuse_hooks(slots)
@@ -42,8 +43,9 @@ def refuse_changed(slots: Sequence[ShardedParameter], trained: Mapping[str, bool
         now = "requires" if not trained[changed[0]] else "no longer requires"
         raise InputError(
             f"{_listed(changed)} {now} gradients, which the step was not planned for. Call "
-            "requires_grad_() before autopar.parallelize; in the midst of training, load "
-            "parallel.full_state_dict() into the model, change it there, and parallelize it again."
+            "requires_grad_() before autopar.parallelize; during training, load "
+            "parallel.full_state_dict() into the model, change it there, and parallelize it "
+            "again."
         )
 
 
@@ -58,14 +60,15 @@ def arriving(
     def met(gradient: torch.Tensor) -> torch.Tensor | None:
         if torch.is_grad_enabled():
             raise InputError(
-                "create_graph=True asks for gradients of gradients, which a parallel step does not have "
-                "outside its model. Compute what needs them inside the model's forward or its loss."
+                "create_graph=True asks for gradients of gradients, which a parallel step does "
+                "not compute outside its model. Compute such terms inside the model's forward "
+                "or its loss."
             )
         if not any(map(_torch.is_reached, leaves)):
             raise InputError(
                 "torch.autograd.grad(loss, ...) and loss.backward(inputs=...) do not reach the "
-                "parameters of a parallel step, whose gradients are summed over ranks behind a whole "
-                "backward. Call loss.backward(), and read p.grad."
+                "parameters of a parallel step, whose gradients are summed over ranks at the "
+                "end of a whole backward. Call loss.backward(), and read p.grad."
             )
         for each in begin:
             each()

@@ -293,7 +293,7 @@ class Parallel(CheckpointableModule):
         if key not in batch.tensors:
             raise InputError(
                 f"The model was captured with the inputs {', '.join(program.inputs)}, but this "
-                f"call has no {key!r}. Pass it the way the example inputs were passed."
+                f"call has no {key!r}. Pass it as in the example inputs."
             )
         tensor = batch.tensors[key].to(self.device_mesh.device_type)
         dtype = program.dtype(key)

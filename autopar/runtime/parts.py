@@ -27,9 +27,10 @@ class Part(DTensor):
         writes = name in ("__setitem__", "__set__") or (name[-1:] == "_" and name[:2] != "__")
         if writes and args and isinstance(args[0], cls) and name != "requires_grad_":
             raise InputError(
-                f"{name} writes into a part of a tensor that is cut over the ranks along that dim: it "
-                "would change a copy. Take the whole values from parallel.full_state_dict(), change "
-                "them there, and give them to parallel.load_state_dict(values, strict=False)."
+                f"{name} writes into a slice of a tensor that is sharded over the ranks along "
+                "that dim: it would change a copy. Take the whole values from "
+                "parallel.full_state_dict(), change them there, and pass them to "
+                "parallel.load_state_dict(values, strict=False)."
             )
         return _torch.plain_function(func, types, args, kwargs or {})
 

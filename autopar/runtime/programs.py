@@ -74,9 +74,10 @@ class Numbers:
             values.add(text)
             if len(values) == VALUES:
                 warnings.warn(
-                    f"The number {key!r} of the batch has had {VALUES} values, and each is planned and "
-                    f"compiled anew. Pass a tensor, torch.tensor({key}): its value may change freely "
-                    "(dtype=torch.float64 where the model computes in it).",
+                    f"The number {key!r} of the batch has had {VALUES} values, and each new "
+                    f"value is planned and compiled again. Pass a tensor, torch.tensor({key}): "
+                    "its value may change freely (dtype=torch.float64 where the model computes "
+                    "in it).",
                     stacklevel=2,
                 )
 
@@ -151,10 +152,10 @@ class Programs:
                 if self.expected.differences(batch):
                     raise InputError(self.expected.refusal(batch))
                 raise InputError(
-                    f"This batch ({batch}) has other shapes than the example inputs, and "
-                    "Batches(replan=False) was asked for. Pad it, drop it "
-                    "(DataLoader(drop_last=True)), or pass "
-                    "batches=autopar.Batches(replan=True) to autopar.parallelize."
+                    f"This batch ({batch}) differs in shape from the example inputs, and "
+                    "Batches(replan=False) was passed. Pad it, drop it "
+                    "(DataLoader(drop_last=True)), or pass batches=autopar.Batches(replan=True) "
+                    "to autopar.parallelize."
                 )
             self._numbers.see(batch)
             with normal_tensors(), self.expected.explained(batch):
@@ -223,7 +224,7 @@ def samples_in(batch: Mapping[str, Any]) -> int:
     tensors = [v for _, v in leaves_of(dict(batch), "") if isinstance(v, torch.Tensor) and v.dim()]
     if not tensors or not tensors[0].shape[0]:
         raise InputError(
-            "The batch is empty, or has no tensor with a first dim: there are no parts."
+            "The batch is empty, or has no tensor with a first dim: it cannot be divided."
         )
     return int(tensors[0].shape[0])
 

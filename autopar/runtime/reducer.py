@@ -69,8 +69,8 @@ class Reducer:
             reducer = weak()
             if reducer is None:
                 raise InputError(
-                    "This backward comes to parameters of a parallel model that was dropped. Keep the "
-                    "model until the backward of its last loss is done."
+                    "This backward reaches parameters of a parallel model that was deleted. "
+                    "Keep the model until the backward of its last loss is done."
                 )
             reducer._arrived(reducer._slots[place])
 

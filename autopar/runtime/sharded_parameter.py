@@ -149,9 +149,9 @@ class ShardedParameter:
 
     def _changed(self, how: str) -> str:
         return (
-            f"The gradient of {self.name!r} {how} while it was a sum of this rank's microbatches alone "
-            "(no_sync): other ranks' parts are still to be added. Change gradients behind a backward "
-            "outside no_sync(), or set them to None (zero_grad()) to drop the sum."
+            f"The gradient of {self.name!r} {how} while it was a sum of this rank's microbatches "
+            "alone (no_sync): other ranks' parts are still to be added. Change gradients after "
+            "a backward outside no_sync(), or set them to None (zero_grad()) to drop the sum."
         )
 
     def drop(self) -> None:
@@ -278,9 +278,10 @@ def refuse_hooks(slots: Iterable[ShardedParameter]) -> None:
     for slot in slots:
         if _torch.has_gradient_hooks(slot.parameter):
             raise InputError(
-                f"{slot.name} has a gradient hook, which is never called: gradients are summed over the "
-                "ranks in buckets, and put into .grad when the backward ends. Remove the hook, and do "
-                "what it does to parameter.grad between backward and optimizer.step()."
+                f"{slot.name} has a gradient hook, which is never called: gradients are summed "
+                "over the ranks in buckets, and put into .grad when the backward ends. Remove "
+                "the hook, and change parameter.grad between backward and optimizer.step() "
+                "instead."
             )
 
 
@@ -292,7 +293,7 @@ def refuse_other_data(slots: Iterable[ShardedParameter]) -> None:
         slot.memory = now[slot.name]  # raise only once: the shards still have their values
     if assigned:
         raise InputError(
-            f"{assigned[0].name}.data was assigned, and the values are not the parameter's: the step "
-            "computes with the shards that were there. Write into it instead, with torch.no_grad(): "
+            f"{assigned[0].name}.data was assigned, which does not change the parameter: the "
+            "step computes with the old shards. Write into it instead, under torch.no_grad(): "
             "parameter.copy_(values); whole values go through parallel.load_state_dict."
         )

@@ -94,9 +94,10 @@ class Surroundings:
                 values.add(value)
                 if len(values) == VALUES:
                     warnings.warn(
-                        f"{place} has had {VALUES} values. It is named by code of the model or its "
-                        "loss, which is captured, and where the graph is another one planned, anew "
-                        "for each. Pass it in the batch as a tensor, torch.tensor(value), where it may "
-                        "change freely; or keep it where that code does not name it.",
+                        f"{place} has had {VALUES} values. Code of the model or its loss reads "
+                        "it, so the model is captured again for each new value, and planned "
+                        "again if the graph differs. Pass it in the batch as a tensor, "
+                        "torch.tensor(value), where it may change freely; or move it out of "
+                        "that code.",
                         stacklevel=2,
                     )

@@ -69,9 +69,9 @@ def _refuse_replaced(optimizer: optim.Optimizer) -> None:
     if held and all(parameter.grad is None for parameter in held):
         raise InputError(
             f"This {type(optimizer).__name__} has parameters of the model that was given to "
-            f"autopar.parallelize ({_REPLACED[held[0]]!r} is the first), which have no gradients: the "
-            "parallel model trains its own. Make the optimizer of parallel.parameters(), after "
-            "autopar.parallelize."
+            f"autopar.parallelize ({_REPLACED[held[0]]!r} is the first), which get no gradients: "
+            "the parallel model has its own. Create the optimizer from parallel.parameters(), "
+            "after autopar.parallelize."
         )
 
 
@@ -79,9 +79,10 @@ def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
     """Raise `InputError` for an optimizer that sums over all parameters if stages divide them."""
     if isinstance(optimizer, optim.LBFGS) and getattr(owner, "IN_STAGES", False):
         raise InputError(
-            "LBFGS takes products over all parameters, and each rank of a pipeline holds those of its "
-            "stages alone: every stage would go another way. Take an optimizer that treats each "
-            "parameter by itself, such as AdamW, or parallelize without stages."
+            "LBFGS takes products over all parameters, and each rank of a pipeline holds only "
+            "those of its stages: every stage would take a different step. Use an optimizer "
+            "that treats each parameter separately, such as AdamW, or parallelize without "
+            "stages."
         )
 
 
@@ -93,18 +94,18 @@ def _refuse_plain(optimizer: optim.Optimizer) -> None:
         return
     if not isinstance(first.grad, DTensor):
         raise InputError(
-            f"A gradient of shape {tuple(first.shape)} was set to a plain tensor, which the step cannot "
-            "add to a part of a parameter. Change the one that is there, as in p.grad.mul_(2), or "
-            "p.grad.copy_(distribute_tensor(whole, p.device_mesh, p.placements)) with "
-            "torch.distributed.tensor.distribute_tensor."
+            f"A gradient of shape {tuple(first.shape)} was set to a plain tensor, which the step "
+            "cannot add to a part of a parameter. Change the existing one, as in "
+            "p.grad.mul_(2), or p.grad.copy_(distribute_tensor(whole, p.device_mesh, "
+            "p.placements)) with torch.distributed.tensor.distribute_tensor."
         )
     state = optimizer.state.get(first, {})
     if any(type(each) is torch.Tensor and each.dim() for each in state.values()):
         raise InputError(
-            f"This {type(optimizer).__name__} has the state of an optimizer of one process: whole "
-            "tensors beside parts of parameters. In that process call "
-            "autopar.runtime.checkpoint.save(path, model, optimizer), and here parallel.load(path, "
-            "optimizer)."
+            f"This {type(optimizer).__name__} has the state of an optimizer of one process: "
+            "whole tensors for sharded parameters. In that process call "
+            "autopar.runtime.checkpoint.save(path, model, optimizer), and in this one "
+            "parallel.load(path, optimizer)."
         )
 
 

@@ -216,13 +216,13 @@ def _refuse_kinds(logits: torch.Tensor, target: torch.Tensor) -> None:
     """Raise `TypeError` for dtypes that `F.cross_entropy` does not take either."""
     if not logits.is_floating_point():
         raise TypeError(
-            f"The cross-entropy has logits of {logits.dtype}; in one process F.cross_entropy takes "
-            "floating-point numbers alone. Cast them before the loss: logits.float()."
+            f"The cross-entropy has logits of {logits.dtype}; in one process F.cross_entropy "
+            "takes floating-point numbers only. Cast them before the loss: logits.float()."
         )
     if target.dtype not in (torch.int64, torch.uint8):
         raise TypeError(
-            f"The cross-entropy has targets of {target.dtype}; in one process F.cross_entropy takes "
-            "torch.int64 and torch.uint8 alone. Cast them before the loss: target.long()."
+            f"The cross-entropy has targets of {target.dtype}; in one process F.cross_entropy "
+            "takes torch.int64 and torch.uint8 only. Cast them before the loss: target.long()."
         )
 
 

@@ -37,15 +37,15 @@ def written(here: Launch, key: str, rank: int, what: str, arrived: str = "") -> 
             return str(here.store.get(key).decode())
         if left:
             raise RankFailedError(
-                f"Rank {rank} ended before it came to compare {what}: it failed, or it left early."
+                f"Rank {rank} ended before it compared {what}: it failed, or it exited early."
             )
         if wait.seconds > ASK_S:
             wait.ask()
         if wait.seconds > limits.timeout_s() and not (arrived and _is_written(here, arrived)):
             raise RankFailedError(
-                f"Rank {rank} did not come to compare {what} within {limits.timeout_s():g} s"
-                f"{wait.where}: it failed, or it does not call autopar where this rank does. Make the "
-                "same calls on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
+                f"Rank {rank} did not compare {what} within {limits.timeout_s():g} "
+                f"s{wait.where}: it failed, or it does not call autopar where this rank does. "
+                "Make the same calls on every rank. AUTOPAR_TIMEOUT_S says how long ranks wait."
             )
         time.sleep(min(POLL_S, 0.001 + wait.seconds / 10))  # store.wait logs warnings
 
@@ -120,9 +120,10 @@ class _Wait:
 
     def _mismatch(self, number: int, name: str, other: str) -> RankMismatchError:
         return RankMismatchError(
-            f"Ranks do different things: call {number} is {name} on rank {self.here.rank}, and {other} "
-            f"on rank {self.rank}{self.where}. All ranks take part in each call of a parallel model: "
-            "make the same calls, in the same order, on every rank, not below `if rank == 0`."
+            f"Ranks are out of step: call {number} is {name} on rank {self.here.rank}, and "
+            f"{other} on rank {self.rank}{self.where}. All ranks take part in each call of a "
+            "parallel model: make the same calls, in the same order, on every rank, not below "
+            "`if rank == 0`."
         )
 
 

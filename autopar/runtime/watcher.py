@@ -33,7 +33,7 @@ STOP_S = 10.0
 """Seconds that the end of the process waits for each thread to finish its last request."""
 REMOTE = 5.0
 """Factor on the limit for ranks on other machines, of which only heartbeats in the store are visible."""
-SWITCH = "AUTOPAR_HEARTBEAT_S says how long this is waited for, and 0 switches it off."
+SWITCH = "AUTOPAR_HEARTBEAT_S sets this limit, and 0 switches it off."
 Failure = dict[str, Any]
 """``{"rank", "message"}``."""
 
@@ -265,9 +265,9 @@ def failure(rank: int | None, message: str) -> Failure:
 def early(rank: int, count: int, calls: int) -> str:
     """Return the message for a rank that ended without an error."""
     return (
-        f"rank {rank} ended after {count} calls of its parallel models, while this rank is in call "
-        f"{calls}. Give every rank the same number of steps (as DistributedSampler and drop_last=True "
-        "do), and let each end behind the last of them."
+        f"rank {rank} ended after {count} calls of its parallel models, while this rank is in "
+        f"call {calls}. Give every rank the same number of steps (as DistributedSampler and "
+        "drop_last=True do), and let each rank end after the last of them."
     )
 
 

@@ -58,8 +58,8 @@ class OwnGroup:
             return
         raise MeshError(
             "The process group that this parallel model was made with was destroyed "
-            "(destroy_process_group). Call its save or full_state_dict before that; behind the next "
-            "init_process_group, call autopar.parallelize again and load what was saved."
+            "(destroy_process_group). Call its save or full_state_dict before that; after the "
+            "next init_process_group, call autopar.parallelize again and load the checkpoint."
         )
 
 
@@ -98,9 +98,9 @@ def _initialise(devices: int) -> None:
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
         raise RankFailedError(
-            f"The {os.environ.get('WORLD_SIZE', '?')} processes that were started did not meet: {first} "
-            "Is autopar.parallelize called on some ranks only? Call it on every rank. "
-            "AUTOPAR_TIMEOUT_S says how long ranks wait."
+            f"The {os.environ.get('WORLD_SIZE', '?')} processes that were started did not all "
+            f"call autopar: {first} Is autopar.parallelize called on some ranks only? Call it on "
+            "every rank. AUTOPAR_TIMEOUT_S sets how long ranks wait."
         ) from error
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autopar.cost.once import Once, looks
+from autopar.cost.once import Once, signature
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Closure, Routes
 from autopar.ir.blocks import Block, blocks
@@ -204,7 +204,7 @@ class _Builder:
             forms = {*made, *finals, *(form for option in wanted for form in option)}
             return self.routes.closure(tensor, forms, together)
 
-        also = (looks(tensor), finals, together)
+        also = (signature(tensor), finals, together)
         return self._once(closed, "closure", made, *wanted, also=also)
 
     def _undecided(self, made: Forms, wanted: list[Forms]) -> bool:
@@ -357,7 +357,7 @@ class _Builder:
                 repeated = [mode != "none" for mode in self.candidates.recompute]
                 return np.outer(nbytes, repeated).astype(float)
 
-            also = (looks(tensor), self.candidates.recompute)
+            also = (signature(tensor), self.candidates.recompute)
             kept = self._once(held, "held", made, also=also)
             self._most_kept[producer.name] += float(kept.max())
             scope = (self._index[producer.name], block)

@@ -35,9 +35,9 @@ def check_divided(
         heard = not constraint.optional and _spoken(constraint, graph)
         if heard and _wants_shards(constraint) and not _is_met(constraint, plan, graph):
             raise ConstraintError(
-                f"The constraint ({constraint.line}) splits nothing: no tensor that it speaks of has a "
-                f"dim that its axis divides. {_sizes(graph, local)} Choose sizes that divide, "
-                f"leave it out, or pass {argument('allow_undivided', True)}."
+                f"The constraint ({constraint.line}) splits nothing: no tensor that it matches "
+                f"has a dim that its axis divides. {_sizes(graph, local)} Choose sizes that "
+                f"divide, leave it out, or pass {argument('allow_undivided', True)}."
             )
 
 

@@ -33,11 +33,11 @@ LEVELS = 6
 class WarmStart:
     """The result of a search, as a start for one with fewer microbatches in flight.
 
-    `calm`: the limits on the working set, in bytes, that improved the plan; None: none was tried.
+    `working_limits`: limits on the working set, in bytes, that improved the plan; None: none was tried.
     """
 
     answer: Assignment
-    calm: tuple[float, ...] | None = None
+    working_limits: tuple[float, ...] | None = None
 
 
 def within(
@@ -50,7 +50,7 @@ def within(
     search, and limits on the working set that did not help there are not tried here.
     Raises `OverLimitError` with the smallest peak memory of all plans that were tried.
     """
-    search = _Search(posed, limit, calm=None if known is None else known.calm)
+    search = _Search(posed, limit, working_limits=None if known is None else known.working_limits)
     either = (posed,) if simpler is posed else (posed, simpler)
     if known is not None and search.is_ended_by(known.answer):
         return search.found
@@ -83,7 +83,7 @@ class _Search:
     best: Plan | None = None
     answer: Assignment | None = None
     smallest: float = float("inf")
-    calm: tuple[float, ...] | None = None
+    working_limits: tuple[float, ...] | None = None
     """The only limits on the working set that are worth a trial, if that is known."""
     _bound: Assignment | None = field(default=None, init=False)
     _helpful: list[float] | None = field(default=None, init=False)
@@ -98,8 +98,10 @@ class _Search:
     def found(self) -> tuple[Plan, WarmStart]:
         """The best plan, and what another search can start from."""
         assert self.best is not None and self.answer is not None
-        calm = self.calm if self._helpful is None else tuple(dict.fromkeys(self._helpful))
-        return self.best, WarmStart(self.answer, calm)
+        working_limits = (
+            self.working_limits if self._helpful is None else tuple(dict.fromkeys(self._helpful))
+        )
+        return self.best, WarmStart(self.answer, working_limits)
 
     def is_ended_by(self, known: Assignment) -> bool:
         """Return whether the known answer fits and makes a search unnecessary.
@@ -112,7 +114,7 @@ class _Search:
             self._try(self.posed, known)
         except OverLimitError:
             # Nothing fits as the solver counts, so every limit on the working set is worth a trial.
-            self.calm = None
+            self.working_limits = None
         if self.best is None or self._bound is None:
             return False
         return self.is_within(FAIR.wide) or self._bound.bound_s * (1.0 + FAIR.wide) >= known.bound_s
@@ -177,12 +179,12 @@ class _Search:
         self._helpful = self._helpful or []
         for most in self._levels(posed):
             before, budget = self.best, self.limit - most
-            calm = replace(posed, priced=posed.priced.calm(most))
+            limited = replace(posed, priced=posed.priced.limit_working(most))
             with suppress(InfeasibleError):
-                answer = calm.solve(budget, branches=False)
-                while self._is_hopeful(answer) and (excess := self._try(calm, answer)) > 0:
+                answer = limited.solve(budget, branches=False)
+                while self._is_hopeful(answer) and (excess := self._try(limited, answer)) > 0:
                     budget -= excess
-                    answer = calm.solve(budget, branches=False)
+                    answer = limited.solve(budget, branches=False)
             if self.best is not before:
                 self._helpful.append(most)
 
@@ -192,8 +194,12 @@ class _Search:
 
     def _levels(self, posed: ShardingProblem) -> Sequence[float]:
         """Return limits on the working set, from the least that a plan needs to nearly all memory."""
-        if self.calm is not None:
-            return [most for most in self.calm if posed.priced.least_working <= most < self.limit]
+        if self.working_limits is not None:
+            return [
+                most
+                for most in self.working_limits
+                if posed.priced.least_working <= most < self.limit
+            ]
         unique = {id(nbytes): nbytes for nbytes in posed.priced.working.values()}.values()
         needs = np.unique(np.concatenate([np.zeros(1), *unique]))
         levels = needs[(needs >= posed.priced.least_working) & (needs < self.limit)]

@@ -75,7 +75,7 @@ def narrow(
     return kept, rest
 
 
-def speaks(constraint: Constraint, graph: Graph) -> bool:
+def applies(constraint: Constraint, graph: Graph) -> bool:
     """Return whether the constraint matches anything in the graph, or need not."""
     if constraint.optional or constraint.pattern == "*":
         return True
@@ -121,9 +121,9 @@ def _refuse_clash(
         left = _filter(options, other, mesh, its_forms, name)
         if left and not _filter(left, constraint, mesh, forms, name):
             raise ClashError(
-                f"{name}: two constraints clash:\n  {other.line}\n  {constraint.line}\n"
-                f"Of {len(options)} candidates the first leaves {len(left)}, the second alone "
-                f"{len(alone)}, both none. Change one of them."
+                f"{name}: two constraints clash:\n  {other.line}\n  {constraint.line}\nOf "
+                f"{len(options)} candidates the first allows {len(left)}, the second alone "
+                f"{len(alone)}, both together none. Change one of them."
             )
     lines = "".join(f"\n  {other.line}" for other, _ in earlier)
     raise ClashError(
@@ -137,8 +137,8 @@ def _at_once(places: tuple[str, ...]) -> str:
     if len(places) < 2:
         return ""
     return (
-        f" on all that its pattern means there: {', '.join(places[:-1])} and {places[-1]}. "
-        "Write a pattern that means one of them alone"
+        f" on everything that its pattern matches there: {', '.join(places[:-1])} and "
+        f"{places[-1]}. Write a pattern that matches only one of them"
     )
 
 
@@ -183,8 +183,9 @@ def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
     dims = [kind.dim for kind in types if isinstance(kind, S)]
     if len(dims) == len(types) and min(dims) >= len(most.shape) and not constraint.optional:
         raise ConstraintError(
-            f"{name} has no dim {min(dims)}, of which the constraint ({constraint.line}) speaks: its "
-            f"shape is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; they count from 0."
+            f"{name} has no dim {min(dims)}, which the constraint ({constraint.line}) names: its "
+            f"shape is {list(most.shape)}. Its last dim is {len(most.shape) - 1}; dims count "
+            "from 0."
         )
 
 
@@ -193,8 +194,8 @@ def _refuse_without_batch(constraint: Constraint, name: str, dims: Iterable[S | 
     tokens = {token for alternative in constraint.allowed for token in alternative}
     if constraint.kind == "pin" and tokens == {BATCH} and all(dim is None for dim in dims):
         raise ConstraintError(
-            f"{name} has no dim of the batch, of which the constraint ({constraint.line}) speaks: it is "
-            "not made of the batch's inputs, or mixes its samples. Allow more types there."
+            f"{name} has no batch dim, which the constraint ({constraint.line}) names: it is not "
+            "made of the batch's inputs, or mixes its samples. Allow more types there."
         )
 
 
@@ -254,12 +255,12 @@ def _spoken_of(
 
 def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None:
     for constraint in constraints:
-        if not speaks(constraint, graph):
+        if not applies(constraint, graph):
             for other, name in graph.aliases:
                 if constraint.matches(other):
                     raise ConstraintError(
-                        f"The constraint ({constraint.line}) speaks of {other}, which the model ties to "
-                        f"{name}: they are one parameter. Write it of {name}."
+                        f"The constraint ({constraint.line}) names {other}, which the model ties "
+                        f"to {name}: they are one parameter. Write it for {name}."
                     )
             near = ", ".join(
                 name
@@ -267,8 +268,8 @@ def _refuse_unmatched(graph: Graph, constraints: tuple[Constraint, ...]) -> None
                 for name in get_close_matches(constraint.pattern, dict.fromkeys(names), NEAR, 0.0)
             )
             raise ConstraintError(
-                f"No name matches the constraint ({constraint.line}). Names look like {near}. A pattern "
-                "is of a whole name: * in front of it stands for any beginning."
+                f"No name matches the constraint ({constraint.line}). Names look like {near}. A "
+                "pattern matches a whole name: * in front of it stands for any beginning."
             )
 
 

@@ -26,7 +26,7 @@ from autopar.request.optimizers import is_fused
 from autopar.rules.batch import BatchDims
 from autopar.sharding.assemble import assemble
 from autopar.sharding.build import build
-from autopar.sharding.narrow import narrow, speaks
+from autopar.sharding.narrow import applies, narrow
 from autopar.sharding.space import Candidates, Decisions, Priced
 from autopar.solver import PreparedProblem, completed
 from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
@@ -247,7 +247,7 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     }
     spoken = settings.constraints
     if not settings.first:
-        spoken = tuple(c for c in spoken if speaks(c, graph))
+        spoken = tuple(c for c in spoken if applies(c, graph))
     batch = where_batch_is(graph) if any(c.of_batch for c in spoken) else {}
     operators, parameters = narrow(every, storage, graph, mesh, spoken, batch)
     return Candidates(_shared(operators), _shared(parameters))

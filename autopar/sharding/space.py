@@ -56,7 +56,7 @@ class Priced:
         unique = {id(nbytes): nbytes for nbytes in self.working.values()}.values()
         return max((float(nbytes.min()) for nbytes in unique), default=0.0)
 
-    def calm(self, most: float) -> Priced:
+    def limit_working(self, most: float) -> Priced:
         """Return the problem without candidates whose working set is larger than `most` bytes."""
         variables = list(self.problem.variables)
         for index, name in enumerate(self.names):

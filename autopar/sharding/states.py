@@ -9,7 +9,7 @@ import numpy as np
 
 from autopar.cost.covering import covering
 from autopar.cost.gradients import fresh_nbytes, full_gradients
-from autopar.cost.once import Once, looks
+from autopar.cost.once import Once, signature
 from autopar.cost.operators import operator_seconds
 from autopar.cost.parameters import (
     Travelling,
@@ -72,7 +72,7 @@ class StateCosts:
                 share * np.array([each.hideable_s for each in spent]),
             )
 
-        return self._once(priced, "storages", options, also=(looks(tensor), is_reached))
+        return self._once(priced, "storages", options, also=(signature(tensor), is_reached))
 
     def of_operator(self, node: Node, kept: tuple[int, ...]) -> Costs:
         """Return the costs of forward and backward.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autopar.cost.once import Once, looks
+from autopar.cost.once import Once, signature
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Closure
 from autopar.ir.graph import Node
@@ -66,7 +66,7 @@ class Uses:
                 np.stack([nbytes if mode == "none" else 0.0 * nbytes for mode in modes], axis=-1),
             )
 
-        also = (looks(tensor), self._candidates.recompute if in_block else None)
+        also = (signature(tensor), self._candidates.recompute if in_block else None)
         return self._once(priced, "uses", options, closure, forms, also=also)
 
     def beside(

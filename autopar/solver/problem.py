@@ -112,7 +112,9 @@ def limits_of(given: Limits) -> tuple[Limit, ...]:
         limits = (Limit(given),)
     for limit in limits:
         if math.isnan(limit.nbytes) or not 0.0 <= limit.in_flight < math.inf:
-            raise PlanError(f"{limit} is no limit: it needs a number of bytes and in_flight >= 0.")
+            raise PlanError(
+                f"{limit} is not a limit: it needs a number of bytes and in_flight >= 0."
+            )
     return limits
 
 

@@ -58,7 +58,7 @@ def cache_directory() -> Path:
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise InputError(
-                f"The cache {path} is no folder: a file is in its way. {REMEDY}"
+                f"The cache {path} is not a folder: a file has its name. {REMEDY}"
             ) from None
         # An absent directory has no content to trust, and writing to it raises an error later.
         return path
@@ -66,8 +66,8 @@ def cache_directory() -> Path:
         raise InputError(f"The cache {path} belongs to another user, who could change it. {REMEDY}")
     if found.st_mode & stat.S_IWOTH:
         raise InputError(
-            f"Everybody may write into the cache {path}. Take that right away (chmod o-w {path}), or "
-            "set AUTOPAR_CACHE to a folder of your own."
+            f"Everybody may write to the cache {path}. Remove that permission (chmod o-w "
+            f"{path}), or set AUTOPAR_CACHE to a folder of your own."
         )
     return path
 

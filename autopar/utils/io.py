@@ -19,7 +19,7 @@ def text_of(path: str | Path, what: str, error: type[AutoparError] = PlanError) 
     except OSError as reason:
         raise error(f"Cannot read {what} {path}: {reason.strerror or reason}.") from None
     except UnicodeDecodeError as reason:
-        raise error(f"Cannot read {what} {path}: it is no text ({reason}).") from None
+        raise error(f"Cannot read {what} {path}: it is not text ({reason}).") from None
     except ValueError as reason:
         raise error(f"Cannot read {what} {str(path)!r}: {reason}.") from None
 

@@ -65,9 +65,9 @@ class Aside(Generic[R]):
         except EOFError:
             self._helper.join()
             raise AutoparError(
-                f"A process that planned a part of the model ended with exit code "
-                f"{self._helper.exitcode} before it was done. Was memory short? Set {SWITCH}=1 to plan "
-                "in one process."
+                "A process that planned a part of the model ended with exit code "
+                f"{self._helper.exitcode} before it was done. Did it run out of memory? Set "
+                f"{SWITCH}=1 to plan in one process."
             ) from None
         finally:
             self.stop()
@@ -128,7 +128,7 @@ def _asked() -> int:
     if said is None:
         return min(MOST, len(os.sched_getaffinity(0)))
     if not said.isdecimal() or int(said) < 1:
-        raise InputError(f"{SWITCH}={said!r} is no number of processes: set it to 1 or more.")
+        raise InputError(f"{SWITCH}={said!r} is not a number of processes: set it to 1 or more.")
     return int(said)
 
 

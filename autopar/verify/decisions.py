@@ -39,7 +39,7 @@ def belongs(again: RecomputedFigures) -> Iterator[Check]:
     except PlanError as error:
         yield Check("structure", False, str(error))
     else:
-        yield Check("structure", True, "sizes divide, and every form that is read is made")
+        yield Check("structure", True, "sizes divide, and every layout that is read is made")
 
 
 def _optimizer(plan: Plan) -> Check:
@@ -87,8 +87,8 @@ def _strangers(again: RecomputedFigures, candidates: Candidates, who: str) -> It
             if storage not in candidates.parameters[node.name]:
                 gathers = ", gathered again" if storage.regather else ""
                 yield (
-                    f"parameter {node.target} rests {storage.stored}, enters {storage.leaf}{gathers}, "
-                    f"which {who} do not allow"
+                    f"parameter {node.target} is stored {storage.stored}, in the step "
+                    f"{storage.leaf}{gathers}, which {who} do not allow"
                 )
         elif decisions.operators[node.name] not in candidates.operators[node.name]:
             yield (

@@ -99,7 +99,7 @@ def _predicted(
             faults += differs(what, getattr(mine, key), getattr(theirs, key))
     faults += differs("the number of stages' figures", len(stated.stages), len(found.stages))
     waits = [sum(each.seconds for each in told.copied) for told in (stated, found)]
-    faults += differs("what copies of parameters wait for each other", *waits)
+    faults += differs("the time that copies of parameters wait for each other", *waits)
     held = ", ".join(str(figures.in_flight) for figures in found.stages)
     most = max(figures.nbytes for figures in found.stages)
     yield checked("in flight", f"{held} microbatches, {most:.0f} bytes at most", faults)

@@ -105,8 +105,8 @@ class _Checker:
     def key(self, statement: Statement) -> object:
         """Return a key that is equal for statements that differ only in tensor names."""
         operands = self._operands(statement.parts)
-        looks = tuple(self._looks(value) for value in (*operands, *statement.targets))
-        return _text(statement.parts), looks
+        signatures = tuple(self._signature(value) for value in (*operands, *statement.targets))
+        return _text(statement.parts), signatures
 
     def verdict(self, statement: Statement) -> Verdict:
         """Run one statement under the checker."""
@@ -141,7 +141,7 @@ class _Checker:
         for result, want, value in zip(results, wanted, statement.targets, strict=True):
             got = spmd.derived(result)
             if got != want:
-                return f"{value.tensor} is {value.form} in the plan, but derived is {got}"
+                return f"{value.tensor} is {value.form} in the plan, but derived as {got}"
         return None
 
     def _operands(self, parts: tuple[Part, ...]) -> tuple[Value, ...]:
@@ -152,7 +152,7 @@ class _Checker:
         )
         return tuple(found)
 
-    def _looks(self, value: Value) -> object:
+    def _signature(self, value: Value) -> object:
         tensor = self._graph.tensors[value.tensor]
         return tensor.shape, tensor.dtype, tensor.differentiable, value.form
 

@@ -71,8 +71,8 @@ class Cluster:
     def _of_groups(cls, rank: int, world: int, per_host: int, group: int) -> Cluster:
         if group < 1 or group % per_host or world % group:
             raise CostModelError(
-                f"Groups of {group} ranks: they must be made of whole hosts ({per_host} ranks each) and "
-                f"divide all {world} ranks."
+                f"Groups of {group} ranks: they must consist of whole hosts ({per_host} ranks "
+                f"each) and divide all {world} ranks."
             )
         return cls(rank, world, group)
 

@@ -124,8 +124,8 @@ class Database:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
                 raise self._foreign() from None
             raise CostModelError(
-                f"The profile database {self.path} cannot be used: {error}. Name another file with "
-                "--database, and `autopar profile` measures anew."
+                f"The profile database {self.path} cannot be used: {error}. Name another file "
+                "with --database, and run `autopar profile` to measure again."
             ) from None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -173,7 +173,7 @@ class Database:
     def _foreign(self) -> CostModelError:
         """Return the error for another application's file; it must not suggest deleting the file."""
         return CostModelError(
-            f"{self.path} is no profile database; it is left as it is. Name another file with "
+            f"{self.path} is not a profile database; it was not changed. Name another file with "
             "--database: `autopar profile` makes one."
         )
 

@@ -180,7 +180,7 @@ REFUSED: dict[Callable[[Small, torch.Tensor], torch.Tensor], str] = {
     input_in_place: "the input 'x'",
     input_through_a_view: "the input 'x'",
     parameter_in_place: "new tensor",
-    through_detach: "behind the back of autograd",
+    through_detach: "without autograd's knowledge",
     gradient_hook: "hook",
     inner_backward: "torch.autograd.grad",
     batched_gradients: "in a loop",

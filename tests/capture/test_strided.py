@@ -56,5 +56,5 @@ def test_captured() -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(CaptureError, match="beside its tensor"):
+    with pytest.raises(CaptureError, match="outside of its tensor"):
         capture(Windows(False), {"x": torch.randn(4, 3, 6)})

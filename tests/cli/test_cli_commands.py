@@ -149,8 +149,8 @@ def test_show_with_and_without_the_model(plan_file: Path) -> None:
 
 def test_explain(plan_file: Path) -> None:
     weight = ok("explain", plan_file, f"{FACTORIES}:good", "up.weight", "--rows", "3")
-    assert weight.startswith("up.weight is kept whole on axis x, split by rows of the weight on")
-    assert "rests [I, S(0)], enters [R, S(0)]" in weight
+    assert weight.startswith("up.weight is replicated on axis x, split by rows of the weight on")
+    assert "stored [I, S(0)], in the step [R, S(0)]" in weight
     linear = ok("explain", plan_file, f"{FACTORIES}:good", "up/linear", "--rows", "1")
     chosen = next(line for line in linear.splitlines() if line.startswith("chosen "))
     assert "split by batch on axis x" in chosen
@@ -487,7 +487,7 @@ def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
         (("--stages", "auto", "--microbatches", "3"), "cannot be cut into 3"),
         (("--stages", "auto", "--preset", "fsdp"), "has yet to choose"),
         (("--asynchronous",), "pass --stages auto"),
-        (("--stages", "auto", "--asynchronous"), "Say how many stages there are (--stages 2) with"),
+        (("--stages", "auto", "--asynchronous"), "Pass a number of stages (--stages 2) with"),
         (("--stages", "2", "--schedule", "pipedream"), "Pass --asynchronous if that is"),
         (
             ("--stages", "2", "--asynchronous"),

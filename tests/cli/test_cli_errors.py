@@ -72,7 +72,10 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         (("--preset", "fspd"), "no preset 'fspd'. Did you mean 'fsdp'? Known: ddp, fsdp,"),
         (("--hardware", "h10"), "no hardware profile 'h10'. Did you mean 'h100'?"),
         (("--hardware", "mine.toml"), "mine.toml"),
-        (("--hardware", "mine.json"), "mine.json is no hardware profile: those are TOML files"),
+        (
+            ("--hardware", "mine.json"),
+            "mine.json is not a hardware profile: profiles are TOML files",
+        ),
         (("--optimizer", "AdmaW"), "AdmaW"),
         (
             ("--precision", "float8"),
@@ -247,7 +250,7 @@ def test_a_profile_is_called_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise AssertionError("nothing should be measured")
 
     monkeypatch.setattr("cost_models.calibrate.calibrate", work)
-    assert "called something.toml" in fails("calibrate", "--quick", "-o", tmp_path / "x.txt")
+    assert "named something.toml" in fails("calibrate", "--quick", "-o", tmp_path / "x.txt")
 
 
 def hf_fails(folder: Path, content: Any, *sizes: object) -> str:

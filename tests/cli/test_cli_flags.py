@@ -143,19 +143,21 @@ def test_what_is_asked_of_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_profile_refuses_what_stages_have_not() -> None:
     words = ("profile", GPT, "--mesh", "2", "--stages", "2")
-    assert "--run is of plans without stages" in run(*words, "--run").stderr
-    assert "--all is of plans without stages" in run(*words, "--all").stderr
-    assert "speaks of stages" in run("profile", GPT, "--mesh", "2", "--microbatches", "2").stderr
+    assert "--run applies to plans without stages" in run(*words, "--run").stderr
+    assert "--all applies to plans without stages" in run(*words, "--all").stderr
+    assert (
+        "applies to stages only" in run("profile", GPT, "--mesh", "2", "--microbatches", "2").stderr
+    )
 
 
 @pytest.mark.parametrize("flag", ["--output p.json", "--threads 2", "--all", "--again"])
 def test_profile_refuses_what_a_run_has_not(flag: str) -> None:
     said = fails("profile", GOOD, "--mesh", "2", "--run", *flag.split())
-    assert f"error: {flag.split()[0]} is of timing operators, and --run times none" in said
+    assert f"error: {flag.split()[0]} is for timing operators, which --run does not do" in said
 
 
 def test_profile_refuses_steps_that_nobody_runs() -> None:
-    assert "--steps is of --run" in fails("profile", GOOD, "--mesh", "2", "--steps", "3")
+    assert "--steps applies to --run only" in fails("profile", GOOD, "--mesh", "2", "--steps", "3")
 
 
 def test_a_cut_is_where_it_is_asked_for(tmp_path: Path) -> None:

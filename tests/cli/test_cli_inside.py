@@ -90,7 +90,7 @@ def test_pipelines_that_cannot_be_read(
 
 
 def test_flags_that_would_say_nothing(files: dict[str, Path], tmp_path: Path) -> None:
-    assert "pass it behind the plan" in fails("show", files["one"], "--batch", 3)
+    assert "pass it after the plan" in fails("show", files["one"], "--batch", 3)
     priced = tmp_path / "priced.json"
     content = json.loads(files["one"].read_text()) | {"hardware_digest": "0" * 12}
     priced.write_text(json.dumps(content))
@@ -186,7 +186,7 @@ def test_simulate_refuses(files: dict[str, Path]) -> None:
     )
     assert "no rank 9" in fails("simulate", files["pipe"], "--straggler", "9=2x")
     long = fails("simulate", files["pipe"], "--microbatches", 1_000_000_000)
-    assert "too long to be played: pass 4096 at most" in long
+    assert "too long to simulate: pass 4096 at most" in long
 
 
 def test_report(files: dict[str, Path], tmp_path: Path) -> None:
@@ -247,14 +247,16 @@ def test_report_refuses_another_curve(
         content = json.loads(files["one"].read_text()) | fields
         (folder / f"{name}.json").write_text(json.dumps(content))
     message = fails("report", files["one"], "-o", tmp_path / "page.html", "--frontier", folder)
-    assert "plans of another curve, such as " in message and said in message
+    assert "plans of another frontier, such as " in message and said in message
     assert message.count(", the plan's ") == 1 and "`autopar frontier MODEL -o`" in message
 
 
 def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     (tmp_path / "one.txt").write_text("{")
-    assert "is no folder" in fails("report", files["one"], "-o", page, "--frontier", files["one"])
+    assert "is not a folder" in fails(
+        "report", files["one"], "-o", page, "--frontier", files["one"]
+    )
     assert "holds no plans" in fails("report", files["one"], "-o", page, "--frontier", tmp_path)
     assert "makes no pipelines" in fails(
         "report", files["pipe"], "-o", page, "--frontier", tmp_path

@@ -85,7 +85,7 @@ def assert_in_order(shown: tuple[str, ...], screen: Terminal) -> None:
         (("show", "STAGES", GPT), (BUILDING, CAPTURING)),
         (
             ("explain", "PLAN", GOOD, "up/linear", "--rows", "1"),
-            (BUILDING, CAPTURING, "pricing the candidates", "deciding anew"),
+            (BUILDING, CAPTURING, "pricing the candidates", "solving again"),
         ),
         (("compare", GOOD, *ON, "--preset", "ddp"), (BUILDING, CAPTURING, "planning")),
         (("frontier", GOOD, *ON), (BUILDING, CAPTURING, "pricing", "looking for corners")),

@@ -64,7 +64,7 @@ def pipeline() -> Any:
         (("asked", "memory_limit"), -5, "asked.memory_limit is -5.0"),
         (("search", "candidates"), -1, "search.candidates is -1"),
         (("shares", 0, "flops"), NAN, "shares.0.flops is nan"),
-        (("shares", 0, "stored"), 1.5, "shares.0 is of more than the whole"),
+        (("shares", 0, "stored"), 1.5, "shares.0 is more than the whole"),
         (("shares", 1, "axis"), "z", "shares has an axis 'z'; the mesh is (x=2, y=4)"),
         (("estimate", "flows", 0, "axis"), "z", "estimate.flows has an axis 'z'"),
         (
@@ -75,7 +75,7 @@ def pipeline() -> Any:
         (
             ("estimate", "operators"),
             [{"node": "never", "forward_s": 0.1, "backward_s": 0.1, "source": "modelled"}],
-            "estimate.operators has 'never', of which nothing is",
+            "estimate.operators has 'never', which the plan does not",
         ),
         (("choices", 1, "node"), "scale", "operator scale is decided 2 times"),
         (("parameters", 1, "name"), "scale", "parameter scale is decided 2 times"),
@@ -96,8 +96,8 @@ def test_figures_of_plans(place: Place, value: object, said: str, refused: Refus
     [
         (("workers",), [], "The workers' ranks [] are not the 8 of the mesh"),
         (("workers", 0, "mesh"), "x=2", "Worker 0 has 4 ranks on a mesh of 2"),
-        (("cuts",), [], "The schedule is of 2 stages on 2 workers; the plan has 1 on 2."),
-        (("microbatches",), 0, "The schedule is of 4 microbatches in 1 batches; the plan's batch"),
+        (("cuts",), [], "The schedule has 2 stages on 2 workers; the plan has 1 on 2."),
+        (("microbatches",), 0, "The schedule has 4 microbatches in 1 batches; the plan's batch"),
         (("microbatches",), -4, "the plan's batch has -4"),
         (("stages",), [], "The plan has no stages"),
         (("stages", 1, "worker"), 0, "There is no plan of stage 1 on worker 1"),

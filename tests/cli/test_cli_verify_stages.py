@@ -147,7 +147,7 @@ def device(plan: Content) -> None:
         (fewer, "prediction.stages are of (stage, worker) [(0, 0)], not"),
         (limit, "- stage 0: memory: memory_limit is 1.0 bytes in the plan"),
         (together, "- workers' memory: memory_limit is 1000.0 bytes in the plan; worker 0 needs"),
-        (three, "The schedule is of 4 microbatches in 1 batches; the plan's batch has 3"),
+        (three, "The schedule has 4 microbatches in 1 batches; the plan's batch has 3"),
         (empty, "The plan has no stages"),
         (profile, "- hardware: hardware_digest is 000000000000 in the plan"),
         (device, "Pass the profile's file with --hardware"),
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_named(
 @pytest.mark.thorough
 def test_another_batch(plan_file: Path) -> None:
     six = fails("verify", plan_file, f"{GPT}_of_six", "--no-bound")
-    assert "The plan cuts a batch into 4 microbatches, which a batch of 6 cannot be" in six
+    assert "into 4 equal microbatches, but 6 samples cannot be divided so" in six
     smaller = fails("verify", plan_file, f"{GPT}_of_four", "--no-bound")
     assert "The plan is not of this model and batch: - graph" in smaller
 

@@ -52,7 +52,7 @@ PRINTED = {
         (("--stages", "2", "--asynchronous"), "--asynchronous permits schedules whose updates"),
         (("--precision", "float8"), "--precision float8 is unknown: pass float32, bfloat16, float16."),
         (("--recompute", "some"), "--recompute some is unknown: pass none, selective, full, or leave"),
-        (("--optimizer", "LBFGS"), "--optimizer LBFGS cannot be tried out"),
+        (("--optimizer", "LBFGS"), "--optimizer LBFGS cannot be run"),
     ],
 )  # fmt: skip
 def test_a_plan_is_asked_for_by_flags(words: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -60,9 +60,13 @@ def test_it_is_the_librarys_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "flags", "said"),
     [
-        ({"layers": 3}, (), "layers.json: this is no workload: layers"),
-        ({"nodes": [{"TMPCs": {}}]}, (), "layers.json: this is no input of Piper: KeyError"),
-        ({"nodes": [{"fpgaLatency": 1}]}, (), "layers.json: this is no input of dnn-partitioning"),
+        ({"layers": 3}, (), "layers.json: this is not a workload: layers"),
+        ({"nodes": [{"TMPCs": {}}]}, (), "layers.json: this is not an input of Piper: KeyError"),
+        (
+            {"nodes": [{"fpgaLatency": 1}]},
+            (),
+            "layers.json: this is not an input of dnn-partitioning",
+        ),
         (PIPER, ("--memory", "1GiB"), "a file of a pipeline's layers has the memory of its pools"),
         (PIPER, ("--solver", "ilp"), "a file of a pipeline's layers has the memory of its pools"),
         (PIPER | {"maxMemoryPerDevice": 1e-9}, (), "no range of layers fits into any pool"),

@@ -51,7 +51,7 @@ def test_wires_serve_those_whom_they_reach() -> None:
     assert parse(to_text(wired), "wired") == wired
     with pytest.raises(ProfileError, match=r"intra_host\.neighbours is -1, not zero or more"):
         replace(HOST, intra_host=replace(HOST.intra_host, neighbours=-1)).check()
-    with pytest.raises(ProfileError, match=r"inter_host\.neighbours means nothing"):
+    with pytest.raises(ProfileError, match=r"inter_host\.neighbours has no meaning"):
         replace(HOST, inter_host=replace(HOST.inter_host, neighbours=2)).check()
 
 

@@ -206,7 +206,7 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes | None) -> None:
     with pytest.raises(CostModelError, match=r"times\.sqlite.*autopar profile") as refused:
         Database(path).settings()
     assert "elete" not in str(refused.value), "it may be anything, and somebody's"
-    assert "is no profile database; it is left as it is" in str(refused.value)
+    assert "is not a profile database; it was not changed" in str(refused.value)
     assert path.read_bytes() == before
 
 

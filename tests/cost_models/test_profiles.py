@@ -355,7 +355,7 @@ def test_save_writes_whole_files_or_none(tmp_path: Path) -> None:
     assert load(path) == load("cpu")
     with pytest.raises(ProfileError, match="no folder"):
         save(load("cpu"), tmp_path / "nowhere" / "mine.toml")
-    with pytest.raises(ProfileError, match=r"called something\.toml"):
+    with pytest.raises(ProfileError, match=r"named something\.toml"):
         save(load("cpu"), tmp_path / "mine.txt")
     with pytest.raises(ProfileError, match=r"it is a folder\. Name a file"):
         save(load("cpu"), tmp_path)
@@ -388,7 +388,7 @@ def test_a_kind_of_device_that_torch_has_not_is_refused() -> None:
     for kind, instead in (("cudaa", "cuda"), ("GPU", "cuda"), ("tpu", "xla")):
         typo = replace(known, device=replace(known.device, kind=kind))
         with pytest.raises(
-            ProfileError, match=f"'{kind}' is no device of.*Did you mean '{instead}'"
+            ProfileError, match=f"'{kind}' is not a device of.*Did you mean '{instead}'"
         ):
             typo.check()
 

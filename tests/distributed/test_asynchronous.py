@@ -55,11 +55,11 @@ def test_what_has_no_meaning_is_refused(pool: Pool) -> None:
     for name, words in {
         "train_step": "call parallel.train_steps(batches, optimizer), which steps the optimizer",
         "call": "Call parallel.train_steps(batches, optimizer)",
-        "clip": "no gradient of the whole model",
+        "clip": "whole model has no gradient",
         "scaler": "Overflows cannot be found on all stages",
         "empty": "train_steps takes a list of batches",
         "one": "train_steps takes a list of batches",
-        "shapes": "has other shapes than batch 0",
+        "shapes": "differs in shape from batch 0",
         "foreign": "none of the pipeline's parameters",
         "count": "Ranks disagree about the number of batches",
         "tied": "'transformer.wte.weight' is read by stages 0, 1",

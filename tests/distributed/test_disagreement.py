@@ -14,7 +14,7 @@ CASES = [
     (jobs.different_models, "RankMismatchError", "the model"),
     (jobs.different_examples, "RankMismatchError", "the example inputs"),
     (jobs.different_batches, "RankMismatchError", "the batch of the first step"),
-    (jobs.different_shapes, "RankMismatchError", "Give every rank the same whole batch"),
+    (jobs.different_shapes, "RankMismatchError", "Pass every rank the same whole batch"),
     (jobs.different_shapes_of_stages, "RankMismatchError", "about the batch of the first step"),
     (
         jobs.different_calls,

@@ -66,7 +66,7 @@ def job(path: str, frozen: bool) -> str:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_stage_that_trains_nothing(pool: Pool, tmp_path: Path, frozen: bool) -> None:
     for said in pool.run(2, job, str(tmp_path / "step"), frozen):
-        assert "is decided when it is made" in said
+        assert "is fixed when it is built" in said
 
 
 class Spare(nn.Module):

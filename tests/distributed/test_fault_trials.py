@@ -14,7 +14,7 @@ LIMITS = {"AUTOPAR_HEARTBEAT_S": "4", "AUTOPAR_TIMEOUT_S": "40"}
 BROKEN = "ValueError: broken on purpose"
 SILENT = "ended without a message: killed"
 EARLY = "rank {rank} ended after 3 calls of its parallel models, while this rank is in call 4"
-OTHER = "Ranks do different things: call 4 is {call}"
+OTHER = "Ranks are out of step: call 4 is {call}"
 BARRIER = "waits in torch.distributed.barrier() at"
 WORDS = {
     "raise": BROKEN,

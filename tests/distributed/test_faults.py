@@ -89,7 +89,7 @@ def test_one_that_leaves_is_not_waited_for() -> None:
     (status, text), (left, _) = run_by_hand("leave", 1, 2)
     assert status != 0 and left == 0
     assert (
-        "Rank 1 ended before it came to compare what ranks call, which is a training step here"
+        "Rank 1 ended before it compared the next call, which is a training step on this rank"
         in text
     )
 

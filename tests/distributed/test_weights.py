@@ -100,14 +100,14 @@ def test_a_state_dict_that_does_not_fit(pool: Pool) -> None:
     for messages in pool.run(2, jobs.load_errors, (2,)):
         missing, extra, shape, untied, assign, from_weights, to_parallelize = messages
         assert "has no 'transformer.h.1.mlp.c_fc.bias'" in missing
-        assert "'extra.weight', which the model has not" in extra
+        assert "'extra.weight', which the model lacks" in extra
         assert "'transformer.h.1.mlp.c_fc.bias' is [127], the model's [128]" in shape
         assert "'lm_head.weight', which the model ties" in untied
         assert "assign=True" in assign
         # Only load_state_dict takes strict=, only parallelize takes init=.
         assert "strict=False" in missing and "strict=False" in extra and "init=" not in missing
-        assert "add what is missing." in from_weights and "strict" not in from_weights
-        assert "drop what is too much." in to_parallelize and "strict" not in to_parallelize
+        assert "add the missing ones." in from_weights and "strict" not in from_weights
+        assert "drop the extra ones." in to_parallelize and "strict" not in to_parallelize
 
 
 def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from autopar.errors import InputError, PlanError
 from autopar.explain.explained import explain_plan
 from autopar.explain.explanation import Alternative, Explanation
 from autopar.explain.sentences import sentence
-from autopar.explain.spoken import spoken
+from autopar.explain.spoken import describe
 from autopar.explain.target import called, found
 from autopar.render.text import explanation, to_text
 from autopar.render.text.table import WIDTH
@@ -50,47 +50,47 @@ def megatron() -> Any:
         ("model.layers.0.mlp.act_fn/silu", f"split {BATCH}, by features on axis y"),
         (
             "model.layers.0.self_attn.q_proj.weight",
-            "kept whole on axis x, split by heads on axis y",
+            "replicated on axis x, split by heads on axis y",
         ),
         (
             "model.layers.0.input_layernorm.weight",
-            "kept whole on every axis",
+            "replicated on every axis",
         ),
     ],
 )
 def test_words_of_megatron(megatron: Any, path: str, said: str) -> None:
     node = next(node for node in megatron.graph.nodes if node.path == path)
-    assert spoken(megatron.plan, megatron.graph, node) == said
+    assert describe(megatron.plan, megatron.graph, node) == said
 
 
 def test_words_of_weights_that_are_gathered() -> None:
     model, inputs, _ = gpt2()
     for preset, said in (
-        ("fsdp", "kept split and gathered at each use, once more for the backward,"),
-        ("zero2", "kept split and gathered once a step"),
-        ("ddp", "kept whole"),
+        ("fsdp", "sharded and gathered at each use, once more for the backward,"),
+        ("zero2", "sharded and gathered once a step"),
+        ("ddp", "replicated"),
     ):
         made = compile_model(model, (2,), inputs, hardware="h100", preset=preset)
         node = made.graph.node["transformer_h_0_mlp_c_fc_weight"]
-        assert spoken(made.plan, made.graph, node) == f"{said} on axis x"
+        assert describe(made.plan, made.graph, node) == f"{said} on axis x"
     node = next(n for n in made.graph.nodes if n.path == "transformer.h.0.attn.c_attn/addmm")
-    assert spoken(made.plan, made.graph, node) == "split by batch on axis x"
+    assert describe(made.plan, made.graph, node) == "split by batch on axis x"
 
 
 def hand_made_explanation() -> Explanation:
     """Of the first layer's weight: what another plan costs, one that does not fit, and others."""
     plan, other = hand_made.other(), hand_made.plan()
     ways = (
-        Alternative("rests [S(0, of=4), S(0)], enters [S(0, of=4), S(0)]",
-                    "kept split and gathered at each use on axis x, split by rows on axis y", True,
+        Alternative("stored [S(0, of=4), S(0)], in the step [S(0, of=4), S(0)]",
+                    "sharded and gathered at each use on axis x, split by rows on axis y", True,
                     0.0412, plan, plan.diff(plan)),
-        Alternative("rests [I, S(0)], enters [R, S(0)]",
-                    "kept whole on axis x, split by rows on axis y", False, 0.0412, other,
+        Alternative("stored [I, S(0)], in the step [R, S(0)]",
+                    "replicated on axis x, split by rows on axis y", False, 0.0412, other,
                     plan.diff(other)),
-        Alternative("rests [I, I], enters [R, R]", "", False, 0.05,
+        Alternative("stored [I, I], in the step [R, R]", "", False, 0.05,
                     why="No plan was found that fits 40.0 GiB per device."),
-        Alternative("rests [S(1), S(0)], enters [S(1), S(0)]", "", False, 0.0432),
-        Alternative("rests [S(1), I], enters [S(1), I]", "", False, float("inf")),
+        Alternative("stored [S(1), S(0)], in the step [S(1), S(0)]", "", False, 0.0432),
+        Alternative("stored [S(1), I], in the step [S(1), I]", "", False, float("inf")),
     )  # fmt: skip
     name = "model.layers.0.mlp.up.weight"
     return Explanation(name, name, "parameter", sentence(name, ways), ways)
@@ -125,7 +125,7 @@ def test_sentences() -> None:
     plan = hand_made.other()
     assert "(stored I on x) leave nothing else" in sentence("up", made[:1], "stored I on x")
     alone = sentence("up", made[:1])
-    assert alone.startswith("up is kept split") and "nothing else to choose" in alone
+    assert alone.startswith("up is sharded") and "nothing else to choose" in alone
     assert "nothing else is possible (No plan was found" in sentence("up", (made[0], made[2]))
     same = replace(made[1], difference=plan.diff(plan))
     assert "a step would take as long" in sentence("up", (made[0], same))
@@ -173,15 +173,19 @@ def test_words_of_weights_that_rest_otherwise() -> None:
     """A part of what is gathered first, a part of a copy, and what rests as it is used."""
     model, inputs, loss = mlp()
     for rests, enters, said in (
-        ("I", "R", "split by rows of the weight (kept whole at rest) on axis x"),
-        ("S(0)", "R", "split by rows of the weight (kept split, gathered once a step) on axis x"),
+        ("I", "R", "split by rows of the weight (replicated at rest) on axis x"),
+        (
+            "S(0)",
+            "R",
+            "split by rows of the weight (sharded at rest, gathered once a step) on axis x",
+        ),
         ("S(0)", "S(0)", "split by rows of the weight on axis x"),
     ):
         pins = {"stored:up.weight": rests, "leaf:up.weight": enters, "used:up.weight": "S(0)"}
         asked = {name: f"[{form}]" for name, form in pins.items()}
         made = compile_model(model, (2,), inputs, loss=loss, hardware="h100", constraints=asked)
         node = next(n for n in made.graph.leaves("parameter") if n.target == "up.weight")
-        assert spoken(made.plan, made.graph, node) == said
+        assert describe(made.plan, made.graph, node) == said
 
 
 def test_what_a_name_means(megatron: Any) -> None:
@@ -241,7 +245,7 @@ def test_of_another_model() -> None:
         explain_plan(plan, "up", model, half, loss=loss)
     with pytest.raises(InputError, match="leave stage= out"):
         explain_plan(plan, "up", model, inputs, loss=loss, stage=0)
-    with pytest.raises(InputError, match="at least one alternative"):
+    with pytest.raises(InputError, match="pass 1 or more alternatives"):
         explain_plan(plan, "up", model, inputs, loss=loss, rows=0)
     with pytest.raises(InputError, match="not among the profiles"):
         explain_plan(replace(plan, hardware="mine"), "up", model, inputs, loss=loss)

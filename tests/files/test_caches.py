@@ -36,7 +36,7 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AUTOPAR_CACHE", str(tmp_path / "a" / "b"))
     assert cache_directory().stat().st_mode & 0o777 == 0o700
     (tmp_path / "a" / "b").chmod(0o777)
-    with pytest.raises(InputError, match="Everybody may write into the cache"):
+    with pytest.raises(InputError, match="Everybody may write to the cache"):
         cache_directory()
 
 

@@ -124,7 +124,7 @@ def test_a_part_that_refuses_its_state_undoes_all(path: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", [object(), lambda: 0, nn.Linear(1, 1).parameters, b"x".find])
 def test_what_is_no_data_is_refused(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"\['deep'\]\[1\] is .*cannot keep"):
+    with pytest.raises(CheckpointError, match=r"\['deep'\]\[1\] is .*cannot hold"):
         checkpoint.save(tmp_path / "c", Model(), extra={"deep": [0, value]})
     assert not (tmp_path / "c" / ".metadata").exists()
 

@@ -266,7 +266,9 @@ def test_two_jobs_do_not_save_to_one_path_at_a_time(path: Path) -> None:
 def test_a_killed_save_of_an_older_autopar_is_spoken_of(path: Path) -> None:
     saved(path)
     os.replace(path, path.with_name(".checkpoint.old"))
-    with pytest.raises(CheckpointError, match=r"whole checkpoint before it is .*\.checkpoint\.old"):
+    with pytest.raises(
+        CheckpointError, match=r"complete checkpoint before it is .*\.checkpoint\.old"
+    ):
         Training().load(path)
 
 

@@ -588,7 +588,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "to": (lambda p: p.to(torch.bfloat16), "cannot become torch.bfloat16"),
     "part_to": (lambda p: p.layers[0].float(), "layers.0 is torch.float64"),
     "meta": (lambda p: p.to("meta"), "on meta"),
-    "to_empty": (lambda p: p.to_empty(device="cpu"), "throw them away"),
+    "to_empty": (lambda p: p.to_empty(device="cpu"), "would discard"),
     "parametrized": (_new_parametrization, "cannot be set"),
     "pruned": (_prune, "cannot be set"),
     "weight_norm": (lambda p: torch.nn.utils.parametrizations.weight_norm(p.head), "cannot be set"),
@@ -683,7 +683,7 @@ def old_optimizer(how: str) -> None:
     optimizer = sgd(model)
     parallel = parallelized(model, how)
     trained(parallel, batch_of())
-    _raises(optimizer.step, r"Make the optimizer of parallel.parameters\(\)", "old optimizer")
+    _raises(optimizer.step, r"Create the optimizer from parallel.parameters\(\)", "old optimizer")
 
 
 def run(name: str, how: str) -> None:

@@ -343,11 +343,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "fsdp": (_flat, "FullyShardedDataParallel"),
     "fsdp2": (_scattered, "fully_shard"),
     "tensor parallel": (_tensor_parallel, "'first.weight' of Three is a DTensor"),
-    "sums": (lambda: Summing("plain").double(), "talks to other ranks itself"),
-    "functional": (lambda: SummingDifferently("plain").double(), "talks to other ranks itself"),
+    "sums": (lambda: Summing("plain").double(), "communicates with other ranks itself"),
+    "functional": (
+        lambda: SummingDifferently("plain").double(),
+        "communicates with other ranks itself",
+    ),
     "function": (
         lambda: Three("plain", SumOfGradients.apply).double(),
-        "talks to other ranks (c10d",
+        "communicates with other ranks (c10d",
     ),
 }
 

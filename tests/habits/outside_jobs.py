@@ -276,7 +276,7 @@ def ranks_differ(ranks: int, options: dict[str, Any]) -> None:
     try:
         step(**batch)
     except autopar.errors.RankMismatchError as error:
-        assert "FACTOR is 2.0" in str(error) and "alike on every rank" in str(error), error
+        assert "FACTOR is 2.0" in str(error) and "same value on every rank" in str(error), error
     else:
         raise AssertionError("a rank multiplied by another factor, and nothing was said")
     FACTOR = 1.0

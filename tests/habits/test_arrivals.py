@@ -57,7 +57,7 @@ def _mapped() -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "state_dict_hook": (
         lambda: _with(lambda m: m.register_state_dict_post_hook(lambda *_: None)),
-        "'layers.1' of Three has a hook of state_dict.*full_state_dict",
+        "'layers.1' of Three has a state_dict hook.*full_state_dict",
     ),
     "average_of_all_batches": (
         lambda: _with(lambda m: setattr(m, "norm", nn.BatchNorm1d(8, momentum=None))),
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "state_dict_pre_hook": (
         lambda: _with(lambda m: m.register_state_dict_pre_hook(lambda *_: None)),
-        "has a hook of state_dict",
+        "has a state_dict hook",
     ),
     "lazy": (
         lambda: _with(lambda m: setattr(m, "up", nn.LazyLinear(16))),
@@ -104,15 +104,15 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "devices": (_mapped, "several devices.*'first' on 0, 'layers' on cpu.*device_map"),
     "half a character": (
         lambda: _with(lambda m: m.add_module("odd\udc80", nn.Linear(2, 2))),
-        "The name 'layers.1.odd.udc80' in Three holds half of a character.*replace",
+        "The name 'layers.1.odd.udc80' in Three contains an unpaired surrogate.*replace",
     ),
     "half a character in a buffer": (
         lambda: _with(lambda m: m.register_buffer("\ud800", torch.ones(2))),
-        "The name 'layers.1..ud800' in Three holds half of a character.*replace",
+        "The name 'layers.1..ud800' in Three contains an unpaired surrogate.*replace",
     ),
     "data parallel inside": (
         lambda: _with(lambda m: setattr(m, "up", nn.DataParallel(m.up))),
-        "The module 'layers.1.up' of Three is wrapped.*in its place",
+        "The module 'layers.1.up' of Three is itself wrapped.*module inside",
     ),
 }
 

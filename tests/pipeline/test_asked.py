@@ -115,18 +115,18 @@ def test_what_only_pipelines_have_and_what_they_have_not() -> None:
         ({"planning": Planning(source=Path("a.py"))}, r"Planning\(source="),
     ):
         Options.of(**given)
-        with pytest.raises(InputError, match=rf"{said}.* is not there for pipelines yet"):
+        with pytest.raises(InputError, match=rf"{said}.* is not available for pipelines yet"):
             Options.of(pipeline=2, **given)
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"stages": "1+1"}, "pipeline='1\\+1': pass how many"),
-        ({"stages": 1.5}, "pipeline=1.5: pass how many"),
-        ({"stages": None}, "pipeline=None: pass how many"),
-        ({"stages": True}, "pipeline=True: pass how many"),
-        ({"stages": ["a", 1]}, "pass how many"),
+        ({"stages": "1+1"}, "pipeline='1\\+1': pass a number"),
+        ({"stages": 1.5}, "pipeline=1.5: pass a number"),
+        ({"stages": None}, "pipeline=None: pass a number"),
+        ({"stages": True}, "pipeline=True: pass a number"),
+        ({"stages": ["a", 1]}, "pass a number"),
         ({"microbatches": "4"}, r"Pipeline\(microbatches='4'\): pass a whole number"),
         ({"microbatches": 0}, r"Pipeline\(microbatches=0\): pass a whole number"),
         ({"microbatches": True}, r"Pipeline\(microbatches=True\): pass a whole number"),
@@ -170,5 +170,5 @@ def test_defaults_are_what_the_batch_and_the_schedule_can_have(
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="The example batch is empty: its first dim is 0"):
         samples_of({"x": torch.empty(0, 4)})
-    with pytest.raises(InputError, match="there are no parts"):
+    with pytest.raises(InputError, match="it cannot be divided"):
         in_parts({"x": torch.empty(0, 4)}, 2)

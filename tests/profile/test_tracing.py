@@ -104,7 +104,7 @@ def test_lines_of_the_plan_are_those_of_the_emitted_comments() -> None:
 def test_every_action_of_a_pipeline_has_a_name(pool: Pool, schedule: str) -> None:
     for rank, (seen, actions) in enumerate(pool.run(2, jobs.names_of_stages, schedule)):
         assert actions and not set(actions) - seen, set(actions) - seen
-        assert f"wait for stage {1 - rank}" in seen and "wait for what was sent" in seen
+        assert f"wait for stage {1 - rank}" in seen and "wait for sends" in seen
         groups = [name for name in seen if " | " in name]
         assert groups, "operator groups have names inside of stages, too"
 

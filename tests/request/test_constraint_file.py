@@ -85,7 +85,7 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
     assert "up.weight: two constraints clash" in said
     assert f"{path}:2: stored 'up.weight' on x: S(0)" in said
     assert f"{path}:5: stored 'up.*' on x: not S(0)" in said
-    assert "both none" in said
+    assert "both together none" in said
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
         ('[pin]\n"nope" = "[S(0), R]"\n', "No name matches the constraint ("),
         ('[pin]\n"stored:nope" = "[S(0), R]"\n', "mine.toml:2: stored 'nope' on x: S(0))"),
         ('[pin]\n"p/*" = "[S(0), R]"\n', "up/linear"),
-        ('[pin]\n"p/*" = "[S(0), R]"\n', "A pattern is of a whole name"),
+        ('[pin]\n"p/*" = "[S(0), R]"\n', "A pattern matches a whole name"),
         ('[pin]\n"up.weight" = "[S(5), R]"\n', "mine.toml:2: tensor 'up.weight' on x: S(5))"),
         *(
             (
@@ -169,5 +169,5 @@ def test_a_pattern_that_means_too_much_is_told() -> None:
     with pytest.raises(ConstraintError) as found:
         planned({"*[ru]": {"y": "S(1)"}})
     said = str(found.value)
-    assert "on all that its pattern means there: what it reads of" in said
-    assert "and what it makes. Write a pattern that means one of them alone" in said
+    assert "on everything that its pattern matches there: what it reads of" in said
+    assert "and what it makes. Write a pattern that matches only one of them" in said

@@ -86,9 +86,9 @@ def test_letters_are_allowed_literally() -> None:
     [
         (
             {"pins": {"a": "[S(0), R]"}},
-            r"'pins' holds constraints, but is no table.*Did you mean 'pin'",
+            r"'pins' holds constraints, but is not a table.*Did you mean 'pin'",
         ),
-        ({"pin": {"a": "[R, R]"}, "b": "[R, R]"}, "what stands beside them is in one of them"),
+        ({"pin": {"a": "[R, R]"}, "b": "[R, R]"}, "every constraint belongs in one of them"),
         ({"Pin": {"a": {"x": "R"}}}, "'Pin' holds constraints"),
     ],
 )

@@ -94,5 +94,5 @@ def test_a_pin_on_the_batch_is_met_wherever_it_is() -> None:
 def test_a_pin_on_the_batch_of_what_has_none_is_refused() -> None:
     graph, mesh = graph_of(lambda x, w: x + w.exp()), Mesh.of(2)
     pinned = from_user({"*exp": "[S(batch)]"}, mesh)
-    with pytest.raises(ConstraintError, match="has no dim of the batch"):
+    with pytest.raises(ConstraintError, match="has no batch dim"):
         candidates_of(graph, mesh, Settings(constraints=pinned))

@@ -78,7 +78,7 @@ def test_tables(points: tuple[Point, ...]) -> None:
     assert grid[0].count("|") == grid[2].count("|") == len(MEMORIES) + 2
     assert [line.split("|")[1].strip() for line in grid[2:]] == [str(b) for b in BATCHES]
     large = [p.made for p in points if p.batch == BATCHES[0]][:2]
-    assert (large[0] == large[1]) == grid[2].endswith("| as left |")
+    assert (large[0] == large[1]) == grid[2].endswith("| same |")
     unlimited = (replace(points[0], limit_nbytes=math.inf),)
     assert to_text(landscape_table(unlimited)).splitlines()[2].split()[1] == "none"
     assert landscape_grid(unlimited).splitlines()[0] == "| batch | none |"

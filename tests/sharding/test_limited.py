@@ -105,7 +105,7 @@ def test_a_forced_recomputation_is_of_blocks_and_says_what_is_none() -> None:
     assert left == (("twice.0", "runs in 2 pieces"), ("twice.1", "runs in 2 pieces"))
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(show_plan(made.plan, made.graph))
-    said = "not computed again, as they are no blocks: twice.0 (runs in 2 pieces), twice.1"
+    said = "not recomputed, because they are not blocks: twice.0 (runs in 2 pieces), twice.1"
     assert said in console.export_text()
 
 
@@ -122,8 +122,8 @@ def test_only_calm_candidates_are_left() -> None:
     case, mesh = parity.reference("mlp"), Mesh.of(2)
     posed = pose(case.graph, mesh, load("cpu"), Settings(), case.saved)
     least = posed.priced.least_working
-    calm = posed.priced.calm(least)
-    for name, variable in zip(calm.names, calm.problem.variables, strict=False):
-        if name in calm.working:
-            assert np.all(np.isinf(variable.seconds[calm.working[name] > least]))
+    limited = posed.priced.limit_working(least)
+    for name, variable in zip(limited.names, limited.problem.variables, strict=False):
+        if name in limited.working:
+            assert np.all(np.isinf(variable.seconds[limited.working[name] > least]))
             assert np.isfinite(variable.seconds).any()

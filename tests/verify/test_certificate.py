@@ -322,7 +322,7 @@ def test_a_stored_type_that_the_preset_does_not_allow(forced: Made) -> None:
 
     assert isinstance(parameter.stored[0], S)
     failed = forced.refused(edit)
-    assert failed.name == "constraints" and "parameter norm.weight rests [I, I]" in failed.what
+    assert failed.name == "constraints" and "parameter norm.weight is stored [I, I]" in failed.what
 
 
 def test_a_conversion_that_is_gone(forced: Made) -> None:

@@ -52,7 +52,7 @@ class Conditions:
         """Raise `InputError` for unknown axes, links or ranks, and for numbers out of range."""
         if self.microbatches is not None and self.microbatches > MOST_MICROBATCHES:
             raise InputError(
-                f"A step of {self.microbatches} microbatches is too long to be played: pass "
+                f"A step of {self.microbatches} microbatches is too long to simulate: pass "
                 f"{MOST_MICROBATCHES} at most."
             )
         for what, factors in (("bandwidth of", self.bandwidth), ("pace of rank", self.stragglers)):
@@ -103,6 +103,6 @@ def _factors(flag: str, texts: Iterable[str], example: str) -> dict[str, float]:
         if not name:
             raise InputError(f"Cannot read {argument(flag, text)}: write {example}.")
         if name in found:
-            raise InputError(f"{argument(flag)} speaks twice of {name!r}.")
+            raise InputError(f"{argument(flag)} names {name!r} twice.")
         found[name] = factor
     return found

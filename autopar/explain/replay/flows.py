@@ -85,8 +85,8 @@ def checked(
         hardware = load(named)
     if hardware is None:
         raise InputError(
-            f"Another bandwidth is worked out from the links of {named}, a profile that does not come "
-            f"with autopar: pass its file with {argument('hardware')}."
+            f"Another bandwidth is computed from the links of {named}, a profile that does not "
+            f"come with autopar: pass its file with {argument('hardware')}."
         )
     refuse_other(hardware, named, figures)
     return hardware

@@ -31,8 +31,8 @@ def play_stages(plan: PipelinePlan, conditions: Conditions, hardware: Hardware |
     found = plan.prediction
     if found is None or (len(plan.stages) > 1 and not found.passed):
         raise PlanError(
-            "This plan file does not say what passes between stages, as it was written by an older "
-            "autopar: make it again with `autopar plan --stages auto`."
+            "This plan file does not record the transfers between stages, because an older "
+            "autopar wrote it: make it again with `autopar plan --stages auto`."
         )
     axes = [axis for worker in plan.workers for axis in worker.mesh.names]
     conditions.check(axes, plan.mesh.world_size)
@@ -214,4 +214,4 @@ def _notes(plan: PipelinePlan, conditions: Conditions, schedule: Schedule) -> It
     if plan.times is not None:
         yield f"operators: {plan.sources}"
     if schedule.asynchronous:
-        yield f"The lists are of {schedule.batches} batches; the step is one batch's share."
+        yield f"The schedule covers {schedule.batches} batches; the step is the share of one."

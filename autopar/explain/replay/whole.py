@@ -26,14 +26,14 @@ def play_whole(plan: Plan, conditions: Conditions, hardware: Hardware | None) ->
     conditions.check(plan.mesh.names, plan.mesh.world_size)
     if conditions.microbatches not in (None, 1):
         raise PlanError(
-            "This plan runs the batch in one piece, and its file does not know what a part would cost: "
+            "This plan runs the batch in one piece, and its file has no costs of microbatches: "
             f"plan again with --stages auto --microbatches {conditions.microbatches}."
         )
     parts = plan.estimate.parts
     if parts is None:
         raise PlanError(
-            "This plan file does not say what forward and backward take, as it was written by an older "
-            "autopar: make it again with `autopar plan`."
+            "This plan file does not record the times of forward and backward, because an older "
+            "autopar wrote it: make it again with `autopar plan`."
         )
     profile = checked(hardware, plan.hardware, plan.hardware_digest, conditions)
     flows = Flows(plan.mesh, conditions, profile)
@@ -46,11 +46,11 @@ def play_whole(plan: Plan, conditions: Conditions, hardware: Hardware | None) ->
         busy = sum(s.end - s.start for s in spans if s.lane == "compute")
         rows.append(Row(name, ranks, spans, tuple(step.memory), busy))
     step_s = max(span.end for row in rows for span in row.spans)
-    notes = ["Within forward and backward, what takes how long is known, not when."]
+    notes = ["Within forward and backward, durations are known, start times are not."]
     if plan.estimate.operators:
         notes.append(
-            "Memory is that of each operator in its turn, what variables hold until a block returns "
-            "included. The plan's own figure is its highest point."
+            "Memory is shown operator by operator, including variables that live until their "
+            "block returns. The plan's own figure is its peak."
         )
     if plan.times is not None:
         notes.append(f"operators: {plan.sources}")

@@ -81,7 +81,7 @@ def families(asked: Pipeline) -> tuple[Family, ...]:
         names = ", ".join([*FAMILIES, *([] if asked.cuts else [vee.NAME])])
         raise InputError(
             f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
-            f"{asked.schedule!r}. Pass one of them, or say how many stages there are: "
+            f"{asked.schedule!r}. Pass one of them, or a number of stages: "
             f"{argument('stages', 2)}."
         )
     return (FAMILIES[asked.schedule],)
@@ -146,10 +146,11 @@ def choose(
 
 def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
     return (
-        f"{argument('schedule', vee.NAME)} makes two stages on each of several equal workers, and no "
-        f"such pipeline was found: the mesh has {mesh.world_size} devices of {readable(limit)}, and the "
-        f"model can be cut into {problem.positions - 1} pieces. Leave {argument('schedule')} out, so "
-        f"that others are looked at, or say how many workers there are: {argument('stages', 2)}."
+        f"{argument('schedule', vee.NAME)} makes two stages on each of several equal workers, "
+        f"and no such pipeline was found: the mesh has {mesh.world_size} devices of "
+        f"{readable(limit)}, and the model can be cut into {problem.positions - 1} pieces. Leave "
+        f"{argument('schedule')} out, to try other schedules, or pass the number of workers: "
+        f"{argument('stages', 2)}."
     )
 
 
@@ -157,7 +158,10 @@ def _no_microbatches(source: Source, asked: Pipeline) -> str:
     """Return why microbatches were not an option, or "" if they were or the user set their number."""
     if source.whole_because is None or asked.microbatches is not None:
         return ""
-    return f" The batch stayed whole, which takes most memory: {source.whole_because}"
+    return (
+        " The batch was not divided into microbatches, which takes the most memory: "
+        f"{source.whole_because}"
+    )
 
 
 def _sweep(
@@ -185,9 +189,9 @@ def _counts(source: Source, sizes: Sizes, asked: Pipeline) -> tuple[int, ...]:
     found = tuple(count for count in many if sizes.is_like_batch(source.batch // count))
     if not found and asked.microbatches is not None:
         raise InputError(
-            f"Of {source.batch} samples in {many[0]} microbatches, a microbatch runs other operators "
-            "than the batch (an expand to one sample is none). Ask for fewer microbatches, or say "
-            f"how many stages there are: {argument('stages', 2)}."
+            f"With {source.batch} samples in {many[0]} microbatches, a microbatch runs other "
+            "operators than the batch (an expand to one sample is omitted). Pass fewer "
+            f"microbatches, or a number of stages: {argument('stages', 2)}."
         )
     return found or (1,)
 

@@ -148,7 +148,7 @@ class PlanComparison:
             if each.says in self._entered:
                 continue
             if each.step_s > self._limit(each):
-                self.compared.append(Compared(f"{each.says}, by its table", each.step_s))
+                self.compared.append(Compared(f"{each.says}, estimated", each.step_s))
                 continue
             try:
                 staged = each.made()
@@ -203,7 +203,7 @@ class PlanComparison:
         """Return the description of a loser, with the reason if its step is shorter."""
         if other.step_s is None or other.step_s >= plain.plan.estimate.step_s:
             return other.what
-        return f"{other.what} (stages have to be {self._worth} times as fast as none)"
+        return f"{other.what} (stages are chosen only if they are {self._worth} times as fast)"
 
 
 def _step(staged: Staged) -> float:
@@ -217,7 +217,7 @@ def _named(plan: PipelinePlan) -> str:
 
 def _bounded(problem: StageProblem) -> str:
     stages = "one stage in microbatches" if problem.most_stages == 1 else "stages"
-    return f"{stages}, at least (by the bound of all plans of the table)"
+    return f"{stages}, at least (lower bound of all estimated plans)"
 
 
 def _words(schedule: str, microbatches: int, meshes: Iterable[Mesh]) -> str:

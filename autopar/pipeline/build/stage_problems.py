@@ -11,7 +11,7 @@ from autopar.sharding.asked import settings_of
 from autopar.sharding.sharding_problem import ShardingProblem, Settings, pose
 from autopar.plans.pipeline_data import StagePlan
 from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.sharding.narrow import speaks
+from autopar.sharding.narrow import applies
 from autopar.cost.parameters import Storage
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
 from autopar.ir.split import Stages
@@ -48,7 +48,7 @@ def stage_problems(
         actions = plan.schedule.of_stage(each.stage, each.worker)
         settings = replace(
             asked,
-            constraints=tuple(c for c in asked.constraints if speaks(c, part)),
+            constraints=tuple(c for c in asked.constraints if applies(c, part)),
             storage={name: found for (where, name), found in rests.items() if where == each.worker},
             microbatches=plan.schedule.runs(each.stage, each.worker),
             in_flight=most_in_flight(actions),

@@ -14,7 +14,7 @@ from autopar.ir.mesh import Mesh
 from autopar.sharding.sharding_problem import Settings
 from autopar.plans.pipeline_data import StagePlan, WorkerPlan
 from autopar.plans.pipeline_plan import PipelinePlan, edges
-from autopar.sharding.narrow import speaks
+from autopar.sharding.narrow import applies
 from autopar.cost.parameters import Storage
 from autopar.pipeline.schedules import Schedule, lower
 from autopar.pipeline.schedules.kept import most_in_flight, most_versions
@@ -138,9 +138,9 @@ def _refuse_ties(stages: Stages, schedule: Schedule) -> None:
         if any(node.outputs[0].differentiable for node in nodes):
             raise InputError(
                 f"Parameter {name!r} is read by stages {', '.join(map(str, readers))}, which "
-                f"{schedule.name} updates at different times, so it would come apart. Untie it (Hugging "
-                "Face: tie_word_embeddings=False in the configuration), cut elsewhere, or take a "
-                "synchronous schedule."
+                f"{schedule.name} updates at different times, so its copies would diverge. Untie "
+                "it (Hugging Face: tie_word_embeddings=False in the configuration), cut "
+                "elsewhere, or take a synchronous schedule."
             )
 
 
@@ -172,7 +172,7 @@ def _settings(
         microbatches=schedule.runs(stage, worker),
         in_flight=most_in_flight(own),
         versions=most_versions(own),
-        constraints=tuple(c for c in settings.constraints if speaks(c, part)),
+        constraints=tuple(c for c in settings.constraints if applies(c, part)),
         storage={
             node.target: rests[worker, node.target]
             for node in part.leaves("parameter")

@@ -120,8 +120,8 @@ def _check(places: Sequence[int], operators: Sequence[Node], graph: Graph, held:
 
 def _misplaced(graph: Graph, stage: int, where: str) -> InputError:
     return InputError(
-        f"{graph.name} computes in another order in this state, or for this batch, than for the "
-        f"example inputs: no cut near {where!r} leaves stage {stage} the weights that it holds. Call "
-        "autopar.parallelize with example inputs and modes (train, eval) that read the same weights "
-        f"in the same order, or with {argument('stages', 1)}."
+        f"{graph.name} runs its operators in another order in this state, or for this batch, "
+        f"than for the example inputs: no cut near {where!r} leaves stage {stage} the weights "
+        "that it holds. Call autopar.parallelize with example inputs and modes (train, eval) "
+        f"that read the same weights in the same order, or with {argument('stages', 1)}."
     )

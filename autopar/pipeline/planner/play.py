@@ -100,7 +100,7 @@ def step_of(lists: Lists, costs: ChainCosts) -> float:
         if sent_back:
             waiting.append(stage - 1)
     if any(place < len(row) for place, row in zip(at, lists, strict=True)):
-        raise ScheduleError("the lists of this schedule wait for each other")
+        raise ScheduleError("this schedule deadlocks: its workers wait for each other")
     return max(done)
 
 

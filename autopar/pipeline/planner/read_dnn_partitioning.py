@@ -23,7 +23,7 @@ def read_dnn_partitioning(text: str) -> Workload:
         return _workload(json.loads(text)).check()
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise PlanError(
-            f"this is no input of dnn-partitioning: {type(error).__name__} {error}"
+            f"this is not an input of dnn-partitioning: {type(error).__name__} {error}"
         ) from error
 
 

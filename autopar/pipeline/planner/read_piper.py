@@ -27,7 +27,7 @@ def read_piper(
     try:
         return _workload(json.loads(text), devices, memory_nbytes, bytes_per_s).check()
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise PlanError(f"this is no input of Piper: {type(error).__name__} {error}") from error
+        raise PlanError(f"this is not an input of Piper: {type(error).__name__} {error}") from error
 
 
 def _workload(

@@ -88,7 +88,7 @@ class StagePlan:
         try:
             return _ADAPTER.validate_json(text).check()
         except ValidationError as error:
-            raise PlanError(f"this is no plan of stages: {first_fault(error)}") from None
+            raise PlanError(f"this is not a plan of stages: {first_fault(error)}") from None
 
 
 _ADAPTER: TypeAdapter[StagePlan] = TypeAdapter(StagePlan)

@@ -37,7 +37,7 @@ def from_json(text: str) -> Workload:
     try:
         return _ADAPTER.validate_json(text).check()
     except ValidationError as error:
-        raise PlanError(f"this is no workload: {first_fault(error)}") from None
+        raise PlanError(f"this is not a workload: {first_fault(error)}") from None
 
 
 def to_text(workload: Workload) -> str:

@@ -80,7 +80,7 @@ def _check_complete(schedule: Schedule) -> None:
     count = Counter((a.kind, a.stage, a.microbatch) for _, _, a in _placed(schedule))
     for where, worker, action in _placed(schedule):
         if action.kind in COMPUTE and count[action.kind, action.stage, action.microbatch] > 1:
-            raise ScheduleError(f"{where} is there more than once.")
+            raise ScheduleError(f"{where} occurs more than once.")
         forward_on = schedule.worker_of.get((action.stage, action.microbatch))
         if action.kind in ("B", "I", "W") and forward_on not in (None, worker):
             raise ScheduleError(f"{where}: its forward is on worker {forward_on}.")
@@ -127,6 +127,6 @@ def _check_kept(schedule: Schedule, limits: float | Sequence[float]) -> None:
         for position, action, level in levels(actions):
             if level > limit:
                 raise ScheduleError(
-                    f"{schedule.name}, worker {worker}, position {position}: after {action} it keeps "
-                    f"{level:g} microbatches, more than its limit of {limit:g}."
+                    f"{schedule.name}, worker {worker}, position {position}: after {action} it "
+                    f"holds {level:g} microbatches, more than its limit of {limit:g}."
                 )

@@ -34,14 +34,14 @@ def check_collectives(schedule: Schedule, ties: Ties) -> None:
         for action in expected:
             if found[action] != 1:
                 raise ScheduleError(
-                    f"{schedule.name}, worker {worker}: {action} must be there once, not "
+                    f"{schedule.name}, worker {worker}: {action} must occur once, not "
                     f"{found[action]} times."
                 )
         known = set(expected)
         for action in found:
             where = f"{schedule.name}, worker {worker}, position {place[action]}: {action}"
             if action not in known:
-                raise ScheduleError(f"{where} sums what this worker has no part in.")
+                raise ScheduleError(f"{where} sums gradients that this worker does not have.")
             update = Action("U", action.stage, action.microbatch)
             if schedule.asynchronous and place[update] < place[action]:
                 raise ScheduleError(f"{where} comes after {update}, which needs it.")

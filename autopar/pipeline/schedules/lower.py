@@ -116,11 +116,13 @@ def _groups(schedule: Schedule, ties: Sequence[Sequence[int]]) -> list[tuple[int
     if groups and schedule.asynchronous:
         raise ScheduleError(
             f"{schedule.name} updates each stage at its own time, so weights that stages "
-            f"{groups[0]} share would come apart; take a synchronous schedule."
+            f"{groups[0]} share would diverge; take a synchronous schedule."
         )
     for group in groups:
         if len(group) < 2 or not 0 <= group[0] <= group[-1] < schedule.stages:
             raise ScheduleError(f"Stages {group} of {schedule.name} cannot share weights.")
     if len({group[0] for group in groups}) < len(groups):
-        raise ScheduleError(f"Groups {groups} of tied stages begin alike; make them one group.")
+        raise ScheduleError(
+            f"Groups {groups} of tied stages begin with the same stage; make them one group."
+        )
     return groups

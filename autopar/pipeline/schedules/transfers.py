@@ -51,7 +51,7 @@ def check_transfers(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
         found = places.pop(transfer, [])
         if [place[0] for place in found] != [worker]:
             raise ScheduleError(
-                f"{schedule.name}, worker {worker}: {transfer} must be there once; it is at "
+                f"{schedule.name}, worker {worker}: {transfer} must occur once; it is at "
                 f"{found or 'no place'} (worker, position)."
             )
         position = found[0][1]
@@ -63,8 +63,8 @@ def check_transfers(schedule: Schedule, edges: tuple[Edge, ...]) -> None:
             )
     for transfer, (place, *_) in places.items():
         raise ScheduleError(
-            f"{schedule.name}, worker {place[0]}, position {place[1]}: no edge between workers asks "
-            f"for {transfer}."
+            f"{schedule.name}, worker {place[0]}, position {place[1]}: no edge between workers "
+            f"needs {transfer}."
         )
 
 

@@ -19,16 +19,16 @@ def tables_of(found: Beside) -> str:
         _said(found),
         _parts(found),
         "<h3>Collectives</h3>" + _flows(found) if found.flows else "",
-        "<h3>Lines that are furthest off</h3>" + _lines(found),
+        "<h3>Largest errors by line</h3>" + _lines(found),
     ))  # fmt: skip
 
 
 def _said(found: Beside) -> str:
     error = found.predicted_step_s / found.measured_step_s - 1
     return (
-        f"<p>The step took {seconds(found.measured_step_s)}; predicted were "
+        f"<p>The step took {seconds(found.measured_step_s)}; the prediction was "
         f"{seconds(found.predicted_step_s)}, which is {abs(error):.1%} too "
-        f"{'much' if error > 0 else 'little'}.</p>"
+        f"{'long' if error > 0 else 'short'}.</p>"
     )
 
 

@@ -90,7 +90,7 @@ class _Page:
         if other := tables.compared(plan):
             self._add("compared", "Compared with", other)
         self._add("tensors", "Blocks and tensors", "".join(self._tensors()))
-        self._add("why", "Why it is so", self._why())
+        self._add("why", "Explanations", self._why())
         self._add_played()
         groups, axes = tuple(self._flows()), plan.mesh.names
         sends = any(flows for _, flows in groups)
@@ -104,7 +104,7 @@ class _Page:
         self._add(
             "roofline", "Roofline",
             self._chart("roofline-chart", charts.roofline(found)) if found
-            else _hint("Pass the model and the operators are drawn here:", "--model MODEL"),
+            else _hint("Pass the model to draw its operators here:", "--model MODEL"),
         )  # fmt: skip
         self._add("measured", "Prediction error", self._measured())
         if self.extras.emitted:
@@ -163,13 +163,13 @@ class _Page:
             facts["compute"] = seconds(e.compute_s)
             facts["communication"] = f"{seconds(e.exposed_s)} + {seconds(e.hidden_s)} hidden"
             sure = proof(plan.objective_s, plan.bound_s, plan.proof)
-            facts["how sure"] = f"{sure}, by the solver's count"
+            facts["optimality"] = f"{sure}, by the solver's count"
         else:
             facts["schedule"] = f"{plan.schedule.name}, {plan.microbatches} microbatches"
             found = plan.prediction
             if found is not None:
                 facts["idle"] = f"{sum(found.bubbles) / len(found.bubbles):.1%}"
-            facts["how sure"] = of_table(None if found is None else found.bound_s)
+            facts["optimality"] = of_table(None if found is None else found.bound_s)
         cards = "".join(_card(name, escape(value)) for name, value in facts.items())
         return f'<div class="cards">{cards}</div>'
 
@@ -193,15 +193,16 @@ class _Page:
     def _tensors(self) -> Iterator[str]:
         whose = "a stage's first rank" if self.stages else "rank 0"
         yield (
-            f'<p class="soft">A box is the whole tensor; filled is what {whose} holds, lines are cuts: '
-            "solid by the outermost axis, dashed by the next. <code>S(d)</code> split along dim d "
+            f'<p class="soft">A box is the whole tensor; the filled part is on {whose}; lines '
+            "are splits: solid by the outermost axis, dashed by the next. <code>S(d)</code> split along "
+            "dim d "
             "(<code>of=k</code>: in k equal blocks), <code>R</code> replicated, <code>I</code> "
             "invariant, <code>P</code> to be summed, <code>N</code> without gradient; again: gathered "
             "a second time for the backward.</p>"
         )
         parts = [("", self.plan)] if isinstance(self.plan, Plan) else [
-            (f"stage {e.stage} on worker {e.worker}: filled is what rank "
-             f"{self.plan.workers[e.worker].ranks[0]} holds", e.plan) for e in self.stages
+            (f"stage {e.stage} on worker {e.worker}: the filled part is on rank "
+             f"{self.plan.workers[e.worker].ranks[0]}", e.plan) for e in self.stages
         ]  # fmt: skip
         for title, plan in parts:
             drawn = tables.parameters(plan)
@@ -214,8 +215,7 @@ class _Page:
 
     def _why(self) -> str:
         return "".join(map(why, self.extras.explained)) or _hint(
-            "Name tensors, operators or modules and it is explained here what else each could be, and "
-            "what that would cost:",
+            "Name tensors, operators or modules to see their alternatives, and what these would cost:",
             "--model MODEL --explain TARGET",
         )
 
@@ -236,8 +236,8 @@ class _Page:
         plans = self.extras.frontier
         if not plans:
             return _hint(
-                "Not at hand. <code>autopar frontier MODEL --mesh ... -o plans/</code> finds it; pass "
-                "the folder:",
+                "Not computed yet. <code>autopar frontier MODEL --mesh ... -o plans/</code> "
+                "computes it; pass the folder:",
                 "--frontier plans/",
             )
         figures = self.plan.outline.figures
@@ -256,7 +256,7 @@ class _Page:
         first, others = self.extras.written[:1], self.extras.written[1:]
         both = "".join(shown(*each) for each in (*first, *self.extras.emitted))
         more = "".join(shown(*each) for each in others)
-        said = "other files that its comments speak of"
+        said = "other files that its comments mention"
         folded = f'<details><summary>{said}</summary><div class="beside">{more}</div></details>'
         return f'<div class="beside">{both}</div>' + (folded if others else "")
 
@@ -271,8 +271,8 @@ def _folded(left: int) -> str:
     if not left:
         return ""
     return (
-        f'<p class="soft">{left:,} spans are {charts.FOLDED}: of rows with many the first and the last '
-        "are, and a grey bar stands for all between them.</p>"
+        f'<p class="soft">{left:,} spans are {charts.FOLDED}: rows with many spans show the first and '
+        "the last, and a grey bar for all between them.</p>"
     )
 
 

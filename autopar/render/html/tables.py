@@ -192,4 +192,4 @@ def recomputed(plan: Plan) -> Iterator[str]:
     for mode, paths in found.items():
         folded_paths = ", ".join(each.name for each in fold((path + ".", 0) for path in paths))
         count = "1 block is" if len(paths) == 1 else f"{len(paths)} blocks are"
-        yield f"{count} computed again ({escape(mode)}): {escape(folded_paths)}"
+        yield f"{count} recomputed ({escape(mode)}): {escape(folded_paths)}"

@@ -19,9 +19,9 @@ WIDE = 30
 SAME = 1e-9
 """Largest relative difference of figures that counts as rounding."""
 OF_PIPELINES = (
-    "Of a pipeline, seconds of one rank are those of the worker that idles least, bytes those of the "
-    "fullest; sums of gradients over microbatches and what passes between workers are in the step and "
-    "in its stages' seconds alone."
+    "Of a pipeline, seconds of one rank are those of the worker that idles least, bytes those "
+    "of the fullest; sums of gradients over microbatches and transfers between workers are only "
+    "in the step and in its stages' seconds."
 )
 
 
@@ -33,7 +33,7 @@ def show_difference(found: Difference) -> RenderableType:
 def changed(found: Difference) -> str:
     """Return one sentence: how much slower or larger, and how many decisions differ."""
     if not found.changes:
-        return f"Both plans of {found.model} ({found.before}) decide the same."
+        return f"Both plans of {found.model} ({found.before}) make the same decisions."
     counts = {
         "fact": len(found.of("plan")),
         "parameter": len({c.name for c in (*found.of("parameter"), *found.of("stage"))}),
@@ -81,7 +81,7 @@ def _tables(found: Difference) -> Iterator[RenderableType]:
     facts = found.of("plan")
     if facts:
         yield ""
-        made = table("decided or asked otherwise", "what", "before", "after")
+        made = table("options and decisions", "what", "before", "after")
         for column in made.columns[1:]:
             column.no_wrap = False  # constraints are sentences
         for fact in facts:

@@ -27,7 +27,7 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
     """
     axes = list(dict.fromkeys(axis for _, plan, _ in found for axis in _sent(plan)))
     columns = ("step", "more", "compute", *(f"on {axis}" for axis in axes), "memory", "gap")
-    made = table("ways to train it, on one rank", "plan", *columns, right=columns)
+    made = table("plans compared, on one rank", "plan", *columns, right=columns)
     fits = [(name, plan, why) for name, plan, why in found if _fits(plan, limit)]
     fastest = min((step_of(plan) for _, plan, _ in fits if plan is not None), default=0.0)
     for name, plan, why in found:
@@ -42,10 +42,10 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
         [] if limit in (None, math.inf) else [Text(f"the limit is {nbytes(limit)} per device")]
     )
     times = dict.fromkeys(str(p.times) for _, p, _ in found if p is not None and p.times)
-    timed = [Text(f"operators: {each}, where they were") for each in times]
+    timed = [Text(f"operators: {each}, where available") for each in times]
     plans = [plan for _, plan, _ in found if isinstance(plan, Plan)]
     if any(plan.estimate.hidden_s > 0.0 for plan in plans):
-        timed.append(Text("A step leaves out what communication hides beside compute."))
+        timed.append(Text("Steps exclude communication that is hidden behind compute."))
     return Group(made, "", *limited, *timed, Text(_sentence(fits)), *remarks)
 
 
@@ -99,13 +99,13 @@ def _sentence(found: Sequence[Named]) -> str:
     """Return a sentence that compares the first plan with the best of the others."""
     steps = [(name, step_of(plan)) for name, plan, _ in found if plan is not None]
     if len(steps) < 2:
-        return "Nothing to compare it with fits."
+        return "No other plan fits."
     (first, mine), *others = steps
     name, theirs = min(others, key=lambda other: other[1])
     if abs(theirs - mine) <= 1e-9 * mine:
         return f"{name} is as fast as {first}."
     word = "slower" if theirs > mine else "faster"
-    return f"The best other, {name}, is {abs(theirs / mine - 1):.1%} {word} than {first}."
+    return f"The best of the others, {name}, is {abs(theirs / mine - 1):.1%} {word} than {first}."
 
 
 def _short(why: str) -> str:

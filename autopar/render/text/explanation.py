@@ -90,11 +90,11 @@ def notes(found: Explanation) -> Iterator[str]:
             "minimised."
         )
     if len(bounds) < len(left):
-        yield f"Impossible beside what must be: {len(left) - len(bounds)} more."
+        yield f"Excluded by other fixed choices: {len(left) - len(bounds)} more."
     if any((each.more_s or 0.0) < 0.0 for each in found.alternatives):
         yield (
-            "Less: the prediction counts what tensors share; the sum that the solver minimised, by "
-            "which it chose, does not."
+            "Less: the prediction counts costs that tensors share, and the sum that the solver "
+            "minimised does not."
         )
 
 
@@ -111,7 +111,7 @@ def _absolute(of: Difference, most: int | None) -> tuple[str, ...]:
     if rest := sum(f.after or 0.0 for f in others):
         parts.append(f"{len(others)} others {seconds(rest)}")
     if hidden := of.figure("communication, hidden").after:
-        parts.append(f"of it hidden {seconds(hidden)}")
+        parts.append(f"of which hidden {seconds(hidden)}")
     return (
         seconds(of.figure("step").after or 0.0),
         seconds(of.figure("compute").after or 0.0),
@@ -132,7 +132,7 @@ def _more(of: Difference, found: Explanation, most: int | None) -> tuple[str, ..
         parts.append(f"{len(others)} others {_told(rest, seconds)}")
     hidden = of.figure("communication, hidden")
     if _signed(hidden) != SAME:
-        parts.append(f"of it hidden {_signed(hidden)}")
+        parts.append(f"of which hidden {_signed(hidden)}")
     return (
         _signed(of.figure("step")), _signed(of.figure("compute")), _lines(parts),
         _signed(of.figure("peak")), _lines(_counts(of.changes, found)),

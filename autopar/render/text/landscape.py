@@ -37,7 +37,7 @@ def landscape_grid(points: Sequence[Point]) -> str:
     lines = [["batch", *map(_limit, limits)], ["---:", *("---" for _ in limits)]]
     for batch in sorted({point.batch for point in points}):
         cells = [_cell(p) for p in sorted(points, key=_limit_nbytes) if p.batch == batch]
-        said = [b if a != b else "as left" for a, b in itertools.pairwise(("", *cells))]
+        said = [b if a != b else "same" for a, b in itertools.pairwise(("", *cells))]
         lines.append([str(batch), *said])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

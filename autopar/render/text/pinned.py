@@ -46,7 +46,7 @@ def pinned(plan: PipelinePlan, graphs: Sequence[Graph] = ()) -> Iterator[Rendera
             line(made, f"{found.label}{mark}", found.count, *found.value or ())
         yield from ("", made)
     if not graphs and any(c.subject == "tensor" for c in constraints(plan)):
-        yield "Pass the MODEL to see which operators constraints speak of."
+        yield "Pass the MODEL to see which operators the constraints match."
 
 
 def _rows(plan: PipelinePlan, graphs: Sequence[Graph]) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -40,7 +40,7 @@ def _lines(plan: PipelinePlan) -> Iterator[Text]:
     if schedule.asynchronous:
         kept = ", ".join(str(most_versions(actions)) for actions in schedule.workers)
         yield Text(
-            "updates do not wait: gradients are those of weights that lack some of them; versions of "
+            "asynchronous: gradients belong to weights that lack some updates; versions of "
             f"weights kept by stage: {kept}"
         )
     if plan.sources:

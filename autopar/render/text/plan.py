@@ -40,7 +40,7 @@ def _left(plan: Plan, graph: Graph) -> str:
         return ""
     more = f", and {len(left) - MENTIONED} more" if len(left) > MENTIONED else ""
     named = ", ".join(f"{path} ({why})" for path, why in left[:MENTIONED])
-    return f"not computed again, as they are no blocks: {named}{more}"
+    return f"not recomputed, because they are not blocks: {named}{more}"
 
 
 def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
@@ -50,7 +50,7 @@ def show_block(plan: Plan, graph: Graph | None = None) -> RenderableType:
     parts += [parameters(plan, graph)] if plan.parameters else []
     if plan.recompute:
         said = ", ".join(f"{block.path}: {block.recompute}" for block in plan.recompute)
-        parts += ["", f"computed again in the backward: {said}"]
+        parts += ["", f"recomputed in the backward: {said}"]
     if any(choice.sharding.inputs for choice in plan.choices):
         parts += ["", operators(plan, graph)]
     elif graph is None:

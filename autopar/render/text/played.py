@@ -37,7 +37,7 @@ def _head(played: Played) -> Iterator[Text]:
         of = " per sample" if played.samples != 1 else ""
         word = "slower" if more > 0 else "faster"
         yield Text(
-            f"planned were {seconds(played.planned_s)}"
+            f"planned {seconds(played.planned_s)}"
             + (f": {abs(more):.1%} {word}{of}" if abs(more) > 1e-9 else ": no difference" + of)
         )
 
@@ -97,7 +97,8 @@ def _legend(played: Played, columns: int) -> str:
     said += [f"{axis[0]} on axis {axis}" for axis in axes]
     said += [f"{HIDDEN} beside compute", f"{IDLE} nothing"]
     return (
-        f"{', '.join(said)}; a column is {seconds(played.step_s / columns)}, what took most of it"
+        f"{', '.join(said)}; a column is {seconds(played.step_s / columns)} and shows what "
+        "took most of it"
     )
 
 

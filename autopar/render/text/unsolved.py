@@ -39,7 +39,7 @@ def listed(found: Explanation) -> Iterator[RenderableType]:
 def _least(found: Explanation, each: Alternative) -> str:
     bound_s = _bound(each)
     if each.bound_s is not None and math.isinf(bound_s):
-        return "impossible beside what must be"
+        return "excluded by other fixed choices"
     if math.isinf(bound_s) or found.chosen.plan is None:
         return "not known"
     return f"+{seconds(max(0.0, bound_s - found.chosen.plan.objective_s))}"

@@ -50,7 +50,7 @@ def _content(name: str) -> dict[str, Any]:
     try:
         content = tomllib.loads(text_of(name, "the preset", InputError))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"The preset {name} is no TOML file: {error}.") from None
+        raise InputError(f"The preset {name} is not a TOML file: {error}.") from None
     _check(content, name)
     return content
 
@@ -59,15 +59,16 @@ def _check(content: dict[str, Any], name: str) -> None:
     roles = {role: content.get(role) for role in ROLES}
     if content.get("single") not in ROLES or not all(isinstance(r, dict) for r in roles.values()):
         raise InputError(
-            f"The preset {name} lacks what a preset has: the tables [data] and [tensor], and single, "
-            "which says which of them a mesh of one axis takes (docs/extending.md shows one)."
+            f"The preset {name} is incomplete: a preset has the tables [data] and [tensor], and "
+            "the key single, which names the table for a mesh of one axis (docs/extending.md "
+            "shows one)."
         )
     for role, subjects in roles.items():
         for subject, rules in (subjects or {}).items():
             if not isinstance(rules, dict) or not all(isinstance(t, str) for t in rules.values()):
                 raise InputError(
-                    f"The preset {name} has {role}.{subject}, which is no table of patterns and their "
-                    "types, such as '*.weight' = \"S(0), else I\"."
+                    f"The preset {name} has {role}.{subject}, which is not a table of patterns "
+                    "and their types, such as '*.weight' = \"S(0), else I\"."
                 )
 
 

@@ -83,7 +83,7 @@ def bench(
                 continue
             wholes += _labelled(graph, probe, tensors, domain)
             if not any(bool(made.any()) for whole in wholes for made in whole.outputs):
-                raise Declined("all that it makes of random numbers is zero, as any part of it is")
+                raise Declined("its result for random numbers is all zero, like any part of it")
             return Bench(graph, probe, tensors, tuple(wholes))
     raise Declined(errors[0])
 
@@ -143,7 +143,7 @@ def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
     except RuleError:
         raise
     except Exception as error:
-        raise Declined(f"it does not run in float64 on the CPU: {_told(error)}") from None
+        raise Declined(f"it does not run in float64 on the CPU: {_error_text(error)}") from None
     if not torch.equal(before, torch.random.get_rng_state()):
         raise Declined("it draws random numbers")
     for tensor, value in zip(operands, values, strict=True):
@@ -151,7 +151,7 @@ def _probed(node: Node, operands: tuple[Tensor, ...], domain: str) -> Node:
             raise Declined("it changes an operand in place")
     outputs = made if isinstance(made, (tuple, list)) else (made,)
     if len(outputs) != len(node.outputs) or not all(isinstance(o, torch.Tensor) for o in outputs):
-        raise Declined("it makes something else than tensors")
+        raise Declined("it returns something other than tensors")
     found = []
     for want, value in zip(node.outputs, outputs, strict=True):
         shape = tuple(value.shape)
@@ -200,13 +200,13 @@ def _whole(
         except Exception as error:
             if high != LEAST_INDEX:
                 continue
-            raise Declined(f"it does not run in float64 on the CPU: {_told(error)}") from None
+            raise Declined(f"it does not run in float64 on the CPU: {_error_text(error)}") from None
         first, second = ([*run.outputs, *run.gradients] for run in runs)
         for a, b in zip(first, second, strict=True):
             if a is None or b is None:
                 continue
             if a.is_floating_point() and not bool(a.isfinite().all()):
-                raise Declined("what it makes of random numbers is not finite")
+                raise Declined("its result for random numbers is not finite")
             if not torch.equal(a, b):
                 raise Declined("it gives different results for equal operands")
         return runs[0]
@@ -248,6 +248,6 @@ def _one(tensor: Tensor, domain: str, highest: int, generator: torch.Generator) 
     return value + 0.5 if domain == "positive" else value * 0.9 + 0.05
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"[:200]

@@ -77,7 +77,7 @@ class _Search:
         linear = self._linear(finding)
         finding = Finding(finding.text, linear, finding.sizes, least=2)
         if not self._factors and not linear:
-            return Finding(reason="nothing of it can be split", trials=self.trials)
+            return Finding(reason="no dim of it can be split", trials=self.trials)
         try:
             self.trials += conduct(
                 pairs(self._instance(finding, self._first), self._first), self._first

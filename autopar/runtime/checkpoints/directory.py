@@ -122,7 +122,7 @@ def _locked(path: Path) -> int | None:
     except BlockingIOError:
         os.close(handle)
         raise CheckpointError(
-            f"Another process is saving to {path} right now: give each job a path of its own."
+            f"Another process is saving to {path} right now: use a separate path for each job."
         ) from None
     except OSError:
         os.close(handle)

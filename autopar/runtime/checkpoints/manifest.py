@@ -38,7 +38,7 @@ def digest(path: Path) -> File:
     with open(handle, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise CheckpointError(f"{path} is no file.")
+            raise CheckpointError(f"{path} is not a file.")
         return found.st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -56,7 +56,7 @@ def read(folder: Path) -> Manifest:
         found = json.loads(path.read_bytes())
         body = found["body"]
         if found["sha256"] != _sha(_canonical(body)):
-            raise CheckpointError(f"{path} is damaged: it does not have its own digest.")
+            raise CheckpointError(f"{path} is damaged: its contents do not match its digest.")
         if body["format"] != FORMAT:
             raise CheckpointError(
                 f"{path} has format {body['format']}; this autopar reads {FORMAT}."
@@ -83,13 +83,13 @@ def verify(folder: Path, name: str, wanted: File) -> None:
         found = digest(path)
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error.strerror or error}. The checkpoint is not whole: copy all "
-            "of its directory, or take another one."
+            f"{path} cannot be read: {error.strerror or error}. The checkpoint is incomplete: "
+            "copy the whole directory, or use another one."
         ) from None
     if found != wanted:
         what = f"has {found[0]} bytes, not {wanted[0]}" if found[0] != wanted[0] else "has changed"
         raise CheckpointError(
-            f"{path} is damaged: it {what} since it was written. Take another checkpoint."
+            f"{path} is damaged: it {what} since it was written. Use another checkpoint."
         )
 
 

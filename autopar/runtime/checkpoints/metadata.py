@@ -49,8 +49,8 @@ class _Unpickler(pickle.Unpickler):
         if isinstance(found, torch.dtype):
             return found
         raise CheckpointError(
-            f"it names {module}.{name}, which no metadata of a checkpoint consists of, and which could "
-            "run code"
+            f"it names {module}.{name}, which checkpoint metadata never contains, and which "
+            "could run code"
         )
 
 
@@ -62,8 +62,8 @@ def parsed(content: bytes, path: Path) -> Metadata:
     # A damaged pickle may raise any exception.
     except (Exception, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is no metadata of a checkpoint: {error}. The file is damaged or was not written by "
-            "torch.distributed.checkpoint: take another checkpoint."
+            f"{path} is not checkpoint metadata: {error}. The file is damaged or was not written "
+            "by torch.distributed.checkpoint: use another checkpoint."
         ) from None
     return found  # type: ignore[no-any-return]
 

@@ -61,10 +61,10 @@ def opened(path: Path) -> Checkpoint:
     if not path.exists():
         raise CheckpointError(f"There is no checkpoint {path}: {_absent(path)}.")
     if not path.is_dir():
-        raise CheckpointError(f"{path} is no checkpoint: it is a file, not a directory.")
+        raise CheckpointError(f"{path} is not a checkpoint: it is a file, not a directory.")
     if not (path / NAME).is_file():
-        unfinished = "; a save ended before it was whole" if versions(path) else ""
-        raise CheckpointError(f"{path} is no checkpoint: it has no .metadata file{unfinished}.")
+        unfinished = "; a save was interrupted" if versions(path) else ""
+        raise CheckpointError(f"{path} is not a checkpoint: it has no .metadata file{unfinished}.")
     content = (path / NAME).read_bytes()
     folders = versions(path)
     found = _named(folders, content)
@@ -73,8 +73,8 @@ def opened(path: Path) -> Checkpoint:
         return Checkpoint(path, metadata, *found)
     if any(PREFIX in entry.relative_path for entry in metadata.storage_data.values()):
         raise CheckpointError(
-            f"{path} is not whole: the version that its .metadata names has no manifest. Copy all of "
-            "the directory, or take another checkpoint."
+            f"{path} is incomplete: the version that its .metadata names has no manifest. Copy "
+            "the whole directory, or use another checkpoint."
         )
     return Checkpoint(path, metadata, path, None)
 
@@ -95,7 +95,7 @@ def _named(folders: list[Path], content: bytes) -> tuple[Path, manifest.Manifest
         if manifest.is_of(found, content):
             return folder, found
     if first is not None:
-        raise CheckpointError(f"{first} Take another checkpoint.")
+        raise CheckpointError(f"{first} Use another checkpoint.")
     return None
 
 
@@ -104,7 +104,7 @@ def _absent(path: Path) -> str:
     old = path.with_name(f".{path.name}.old")
     if (old / NAME).is_file():
         return (
-            f"an earlier save ended between two renames, and the whole checkpoint before it is {old}: "
-            f"rename it to {path}"
+            "an earlier save was interrupted between two renames, and the complete checkpoint "
+            f"before it is {old}: rename it to {path}"
         )
     return "the directory does not exist"

@@ -43,8 +43,9 @@ def groups(model: nn.Module, optimizer: Optimizer) -> list[list[str]]:
         strange = next((p for p in own if p not in known), None)
         if strange is not None:
             raise CheckpointError(
-                f"Group {number} of the optimizer has a parameter of shape {list(strange.shape)} that "
-                "is not this model's: make it over the parameters() of the model that is saved."
+                f"Group {number} of the optimizer has a parameter of shape {list(strange.shape)} "
+                "that is not this model's: create it from the parameters() of the model that is "
+                "saved."
             )
         found.append([known[p] for p in own])
     return found
@@ -72,8 +73,9 @@ def _data(value: Any, what: str) -> Any:
     if all(isinstance(each, (torch.Tensor, bool, int, float, str, type(None))) for each in parts):
         return value
     raise CheckpointError(
-        f"The optimizer keeps {what} as a {type(value).__name__}, which a checkpoint cannot hold: it "
-        "takes tensors, numbers and text. Save without the optimizer, and its state_dict in extra=."
+        f"The optimizer keeps {what} as a {type(value).__name__}, which a checkpoint cannot "
+        "hold: it holds tensors, numbers and strings. Save without the optimizer, and its "
+        "state_dict in extra=."
     )
 
 

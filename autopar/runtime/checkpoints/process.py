@@ -45,8 +45,8 @@ class Process:
         if found.manifest is None:
             if self._parts():
                 raise CheckpointError(
-                    f"{found.path} was written by an autopar that kept no {next(iter(self._parts()))}: "
-                    "load it without."
+                    f"{found.path} was written by a version of autopar that did not save "
+                    f"{next(iter(self._parts()))}: load it without."
                 )
             return {}
         wrote = int(found.manifest.about["ranks"])
@@ -72,7 +72,7 @@ class Process:
             for name in self._parts():
                 if not _is_same(first[name], other.get(name)):
                     raise CheckpointError(
-                        f"{found.path} was written by {wrote} ranks, of which each had another {name}: "
+                        f"{found.path} was written by {wrote} ranks, each with its own {name}: "
                         "load it on as many, or leave it out."
                     )
 
@@ -110,8 +110,8 @@ class Process:
         if found.manifest is None:
             if rank() == 0:
                 warnings.warn(
-                    f"{found.path} was written without digests: damage to it cannot be noticed. Save "
-                    "again with this autopar.",
+                    f"{found.path} was written without digests: damage to it cannot be noticed. "
+                    "Save again with this version of autopar.",
                     stacklevel=4,
                 )
         elif found.manifest.about["ranks"] == size():

@@ -41,7 +41,7 @@ def on_all(action: Callable[[], T], what: str) -> T:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         failed = error
-    words = gathered(None if failed is None else said(failed))
+    words = gathered(None if failed is None else error_text(failed))
     if failed is None:
         number = next((n for n, each in enumerate(words) if each is not None), None)
         if number is None:
@@ -49,7 +49,7 @@ def on_all(action: Callable[[], T], what: str) -> T:
         raise CheckpointError(f"{what}: rank {number} failed: {words[number]}")
     if isinstance(failed, AutoparError) and not isinstance(failed, CheckpointError):
         raise failed
-    raise CheckpointError(f"{what}: {said(failed)}") from failed
+    raise CheckpointError(f"{what}: {error_text(failed)}") from failed
 
 
 def on_first(action: Callable[[], T], what: str) -> T:
@@ -58,7 +58,7 @@ def on_first(action: Callable[[], T], what: str) -> T:
     return gathered(made)[0]  # type: ignore[no-any-return]
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error as one line: an OSError's reason and file, or the first of the ranks' errors."""
     failures = getattr(error, "failures", None) or {}
     inner = next((failure[0] for failure in failures.values()), error)

@@ -71,8 +71,8 @@ def _encode_bytes(value: Any, where: str, tensors: Tensors) -> Any:
         return {KIND: "tensor", "name": name, "dtype": dtype, "shape": list(value.shape)}
     what = "a DTensor: save its full_tensor()" if isinstance(value, DTensor) else type(value)
     raise CheckpointError(
-        f"{where} is {what}, which a checkpoint cannot keep: it takes numbers, text, bytes, lists, "
-        "dicts and tensors. Give it in that form, or leave it out."
+        f"{where} is {what}, which a checkpoint cannot hold: it holds numbers, strings, bytes, "
+        "lists, dicts and tensors. Convert it to one of these, or leave it out."
     )
 
 
@@ -98,7 +98,7 @@ def decode(value: Any, tensors: Tensors) -> Any:
         return torch.device(value["name"])
     dtype = getattr(torch, value["name"] if kind == "dtype" else value["dtype"])
     if not isinstance(dtype, torch.dtype):
-        raise CheckpointError(f"{dtype!r} is no dtype.")
+        raise CheckpointError(f"{dtype!r} is not a dtype.")
     if kind == "dtype":
         return dtype
     found = tensors[value["name"]].view(dtype).reshape(value["shape"]).clone()
@@ -127,5 +127,5 @@ def read(folder: Path, name: str) -> Any:
         raise
     except Exception as error:
         raise CheckpointError(
-            f"{path} is damaged: {type(error).__name__}: {error}. Take another checkpoint."
+            f"{path} is damaged: {type(error).__name__}: {error}. Use another checkpoint."
         ) from None

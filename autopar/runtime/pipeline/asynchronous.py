@@ -81,15 +81,16 @@ class Asynchronous(Pipelined):
         """Return the pipeline for these batches.  Raise `InputError` if their shapes differ."""
         if not isinstance(batches, Sequence) or not batches:
             raise InputError(
-                "train_steps takes a list of batches, each a dict of keyword arguments: updates do not "
-                "wait for the next call, so the more batches there are in one, the less stages idle."
+                "train_steps takes a list of batches, each a dict of keyword arguments: updates "
+                "do not wait for the next call, so the more batches a call has, the less the "
+                "stages idle."
             )
         signatures = [Batch.of((), batch).signature for batch in batches]
         odd = next((i for i, each in enumerate(signatures) if each != signatures[0]), None)
         if odd is not None:
             raise InputError(
-                f"Batch {odd} ({Batch.of((), batches[odd])}) has other shapes than batch 0 "
-                f"({Batch.of((), batches[0])}). Pass batches of other shapes in a call of their own."
+                f"Batch {odd} ({Batch.of((), batches[odd])}) differs in shape from batch 0 "
+                f"({Batch.of((), batches[0])}). Pass batches of other shapes in a separate call."
             )
         return self._streaming(super()._for_batch(batches[0], training=True), len(batches))
 
@@ -111,14 +112,14 @@ class Asynchronous(Pipelined):
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if own and own.isdisjoint(held):
             raise InputError(
-                "This optimizer has none of the pipeline's parameters: make it over "
+                "This optimizer has none of the pipeline's parameters: create it from "
                 "parallel.parameters(), on every rank."
             )
         left = next((n for n, p in self.named_parameters() if p.grad is not None), None)
         if left is not None:
             raise InputError(
-                f"Parameter {left!r} has a gradient already. Every batch is an update of its own here, "
-                "so nothing can be added to it: call parallel.zero_grad() first."
+                f"Parameter {left!r} has a gradient already. Every batch makes an update here, "
+                "so gradients cannot be accumulated: call parallel.zero_grad() first."
             )
 
     def train_step(self, **_: Any) -> NoReturn:
@@ -131,7 +132,7 @@ class Asynchronous(Pipelined):
 
     def clip_grad_norm_(self, *_: Any, **__: Any) -> NoReturn:
         """Raise `InputError`: stages update at different times, so there is no global gradient."""
-        raise InputError(self._without("There is no gradient of the whole model to take a norm of"))
+        raise InputError(self._without("The whole model has no gradient to take a norm of"))
 
     def grad_scaler(self, **_: Any) -> NoReturn:
         """Raise `InputError`: all stages would have to agree at once on whether to skip a step."""
@@ -139,8 +140,8 @@ class Asynchronous(Pipelined):
 
     def _without(self, what: str) -> str:
         return (
-            f"{what}: under Pipeline(schedule={self._name!r}) each stage updates at its own time. Take "
-            "a synchronous schedule, or do without."
+            f"{what}: under Pipeline(schedule={self._name!r}) each stage updates at its own "
+            "time. Use a synchronous schedule, or leave it out."
         )
 
     @property

@@ -22,8 +22,8 @@ def check_limits(plan: PipelinePlan, relays: Relays) -> None:
     stages = relays.stages
     if stages.graphs[-1].loss is None:
         raise InputError(
-            "Torch's pipeline engine computes the loss in the last stage; here another stage does. "
-            "Choose cuts before it."
+            "Torch's pipeline engine computes the loss in the last stage; in this plan another "
+            "stage does. Choose cuts before it."
         )
     _check_workers(plan)
     _check_gradients(stages)
@@ -49,9 +49,9 @@ def _check_workers(plan: PipelinePlan) -> None:
     for number, worker in enumerate(plan.workers):
         if len(worker.ranks) != len(first.ranks):
             raise InputError(
-                "In torch's pipeline engine each device talks to one of the next stage; worker "
-                f"{number} has {len(worker.ranks)} of them, worker 0 {len(first.ranks)}. Pass stages of "
-                "equal meshes."
+                "In torch's pipeline engine each device communicates with one of the next "
+                f"stage; worker {number} has {len(worker.ranks)} of them, worker 0 "
+                f"{len(first.ranks)}. Pass stages of equal meshes."
             )
     for place, ranks in enumerate(zip(*(worker.ranks for worker in plan.workers), strict=True)):
         if list(ranks) != sorted(ranks):

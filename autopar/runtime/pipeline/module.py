@@ -160,7 +160,7 @@ class Pipelined(CheckpointableModule):
         """
         if "microbatches" in batch and "microbatches" not in self._expected.example.tensors:
             raise InputError(
-                "How many microbatches a pipeline's step has is decided when it is made: pass "
+                "The number of microbatches of a pipeline is fixed when it is built: pass "
                 "pipeline=autopar.Pipeline(..., microbatches=...) to autopar.parallelize."
             )
         return self.step_on(own_engine, batch, scaler)
@@ -210,9 +210,10 @@ class Pipelined(CheckpointableModule):
             raise InputError("Pass a pipeline's batch as keyword arguments.")
         if torch.is_grad_enabled() and self.training:
             raise InputError(
-                f"This model runs as {len(self._first.stages.graphs)} stages of a pipeline, whose "
-                f"backward cannot wait for loss.backward(). Call parallel.{self.TRAINS_BY}, which "
-                "does both; or parallel.eval() first; or pass pipeline=1 to autopar.parallelize."
+                f"This model runs as {len(self._first.stages.graphs)} stages of a pipeline, "
+                "whose backward cannot wait for loss.backward(). Call "
+                f"parallel.{self.TRAINS_BY}, which runs both; or parallel.eval() first; or pass "
+                "pipeline=1 to autopar.parallelize."
             )
         refuse_broken(self._broken)
         check_autocast(self._device, self._precision)
@@ -344,15 +345,16 @@ class Pipelined(CheckpointableModule):
     def no_sync(self) -> NoReturn:
         """Raise `InputError`, which says what to do instead."""
         raise InputError(
-            "A pipeline has no no_sync(): every train_step adds to the gradients that are there. Call "
+            "A pipeline has no no_sync(): every train_step adds to the existing gradients. Call "
             "it several times before optimizer.step()."
         )
 
     def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> NoReturn:
         """Raise `InputError`, which says what to do instead."""
         raise InputError(
-            "A pipeline has no save_weights() yet. Call parallel.full_state_dict() on every rank and "
-            "let one of them write it (safetensors.torch.save_file), or call parallel.save(path)."
+            "A pipeline has no save_weights() yet. Call parallel.full_state_dict() on every "
+            "rank and write it on one of them (safetensors.torch.save_file), or call "
+            "parallel.save(path)."
         )
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -38,8 +38,8 @@ class StageGradient(DTensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _torch.NORMS_OF_MANY or (func in _torch.NORMS and not _steps()):
             raise InputError(
-                "This is the norm of the gradients of this rank's stages alone; those of other stages "
-                f"lie on others. {REMEDY}"
+                "This norm covers only the gradients of this rank's stages; those of other "
+                f"stages are on other ranks. {REMEDY}"
             )
         made = _torch.plain_function(func, types, args, kwargs or {})
         return made if func in COPIES else _marked(made, args)
@@ -52,8 +52,8 @@ class StageNumber(DTensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if sum(isinstance(each, StageNumber) for each in _tensors(args)) > 1:
             raise InputError(
-                "Numbers of several parameters' gradients are put together here: that is of this rank's "
-                f"stages alone, and those of other stages lie on others. {REMEDY}"
+                "Values of several parameters' gradients are combined here: that covers only "
+                f"this rank's stages, and those of other stages are on other ranks. {REMEDY}"
             )
         return _marked(_torch.plain_function(func, types, args, kwargs or {}), args)
 

@@ -84,7 +84,7 @@ class Step:
             with named(f"stage {action.stage}: {action}"):
                 self._do(action)
             self._let_go()
-        with named("wait for what was sent"):
+        with named("wait for sends"):
             for work, _ in self._sends:
                 work.wait()
 
@@ -114,7 +114,9 @@ class Step:
         elif action.kind == "REDUCE":
             self.reduce(stage)
         elif action.kind == "U":
-            raise InternalError(f"{action}: only asynchronous schedules update weights in between.")
+            raise InternalError(
+                f"{action}: only asynchronous schedules update weights during a step."
+            )
 
     def compute(self, stage: int, microbatch: int, received: Tensors) -> Tensors:
         """Run a stage's forward for one microbatch, update its buffers and return the results."""

@@ -47,7 +47,7 @@ class Safetensors:
             for name in _names(file):
                 if name in files:
                     raise InputError(
-                        f"{name!r} stands in {files[name].name} and in {file.name} of {path}, which "
+                        f"{name!r} is in {files[name].name} and in {file.name} of {path}, which "
                         f"has no {INDEX}: pass weights= the file that you mean."
                     )
                 files[name] = file
@@ -70,11 +70,11 @@ def _listed(index: Path) -> dict[str, str]:
     try:
         listed = dict(json.loads(text(index))["weight_map"])
         if not all(isinstance(file, str) and Path(file).name == file for file in listed.values()):
-            raise ValueError("weight_map names files that do not lie beside it")
+            raise ValueError("weight_map names files that are not in the same directory")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
-            f"{index} is no index of safetensors files: {type(error).__name__}: {error}. Pass weights= "
-            "the file that you mean, or write the directory again."
+            f"{index} is not an index of safetensors files: {type(error).__name__}: {error}. "
+            "Pass weights= the file that you mean, or write the directory again."
         ) from None
     return listed
 

@@ -47,8 +47,8 @@ def fill(
     lacking = {name for name, tensor in values.items() if tensor.is_meta} - read
     if init is not None and not lacking:
         raise InputError(
-            "Weights(init=...) has nothing to initialise: no tensor that the source lacks is on the "
-            "meta device. Build the model under torch.device('meta'), or leave init out."
+            "Weights(init=...) has nothing to initialise: every tensor on the meta device is in "
+            "the source. Build the model under torch.device('meta'), or leave init out."
         )
     for name in [name for name in values if name not in read and name not in lacking]:
         targets[name].put(from_first_rank(values[name].detach(), device_mesh))

@@ -151,10 +151,10 @@ class Visits:
     def _says_nothing_of(self, name: str) -> str:
         module, key = self._places[name][0].module, self._places[name][0].key
         return (
-            f"Nothing initialises all of {name!r} (shape {list(self._targets[name].shape)}), a tensor "
-            f"on the meta device: {key!r} of a {type(module).__name__}. Give that class a "
-            "reset_parameters() that sets it, pass weights=autopar.Weights(init=...) with a function of "
-            "one module that does, or weights= that have it."
+            f"Nothing initialises all of {name!r} (shape {list(self._targets[name].shape)}), a "
+            f"tensor on the meta device: {key!r} of a {type(module).__name__}. Give that class a "
+            "reset_parameters() that sets it, pass weights=autopar.Weights(init=...) with a "
+            "function of one module that does, or weights= that contain it."
         )
 
 
@@ -174,9 +174,9 @@ class _Reaches(_torch.TorchDispatchMode):
                 name = self._names.get(_torch.storage_of(value))
                 if name in self._real:
                     raise InputError(
-                        f"The initialiser reaches {name!r} by another way than the module that "
-                        "registers it. Pass weights=autopar.Weights(init=...) with a function that uses "
-                        "the module's attribute."
+                        f"The initialiser sets {name!r} through an object other than the module "
+                        "that registers it. Pass weights=autopar.Weights(init=...) with a "
+                        "function that uses the module's attribute."
                     )
                 if name is not None:
                     self.found.add(name)

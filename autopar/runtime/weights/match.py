@@ -92,15 +92,15 @@ class Advice:
     """The remedies in messages for names that the source lacks, for unexpected names, and for both."""
 
     missing: str
-    unexpected: str = "drop what is too much"
+    unexpected: str = "drop the extra ones"
     both: str = ""
 
 
 FOR_PARALLELIZE = Advice(
-    "pass weights=autopar.Weights(source, init=...) to initialise what is missing"
+    "pass weights=autopar.Weights(source, init=...) to initialise the missing ones"
 )
-FOR_LOAD_WEIGHTS = Advice("add what is missing")
-FOR_LOAD_STATE_DICT = Advice("add what is missing", both=", or load it with strict=False")
+FOR_LOAD_WEIGHTS = Advice("add the missing ones")
+FOR_LOAD_STATE_DICT = Advice("add the missing ones", both=", or load it with strict=False")
 
 
 def refuse_leftovers(
@@ -111,7 +111,7 @@ def refuse_leftovers(
     if not absent and not extra:
         return
     faults = [f"has no {_listed(absent)}"] * bool(absent)
-    faults += [f"has {_listed(extra)}, which the model has not"] * bool(extra)
+    faults += [f"has {_listed(extra)}, which the model lacks"] * bool(extra)
     ways = [advice.missing] * bool(absent) + [advice.unexpected] * bool(extra)
     raise InputError(
         f"{source} does not fit the model: it {' and '.join(faults)}. Rename its tensors to the "

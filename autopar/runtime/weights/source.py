@@ -61,11 +61,10 @@ def opened(weights: WeightsSource) -> Source:
     if path.is_dir() or (path.suffix == ".safetensors" and path.exists()):
         return Safetensors.at(path)
     if not path.exists():
-        raise InputError(
-            f"weights={str(weights)!r} does not exist. Pass the path of what there is."
-        )
+        raise InputError(f"weights={str(weights)!r} does not exist. Pass an existing path.")
     raise InputError(
-        f"weights={str(weights)!r} is no weights that autopar reads: pass a .safetensors file, a "
-        "directory of them, a torch.distributed.checkpoint directory, or a state dict (for other "
-        "files, what torch.load(path, mmap=True, weights_only=True) gives)."
+        f"weights={str(weights)!r} is not a format of weights that autopar reads: pass a "
+        ".safetensors file, a directory of them, a torch.distributed.checkpoint directory, or a "
+        "state dict (for other files, what torch.load(path, mmap=True, weights_only=True) "
+        "gives)."
     )

@@ -242,7 +242,7 @@ def test_few_calls_are_drawn_once_each() -> None:
     assert span.end - span.start == pytest.approx(flow.seconds)
     last = max(s.end for s in row.spans if s.what == "forward")
     assert span.start >= last
-    assert "known, not when" in trace_of(play(plan))["otherData"]["notes"]
+    assert "start times are not" in trace_of(play(plan))["otherData"]["notes"]
 
 
 @pytest.mark.parametrize("made", [whole, staged])

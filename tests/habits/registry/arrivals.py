@@ -219,7 +219,7 @@ class Talks(Net):
 
 model = prepare(Talks().double())
 """,
-        says="talks to other ranks itself",
+        says="communicates with other ranks itself",
         instead="write what one process computes",
         ddp=NOT_TRIED,
     ),

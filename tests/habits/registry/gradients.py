@@ -45,7 +45,7 @@ train(model, batch(0))
 result = nn.utils.clip_grad_norm_(own.head.parameters(), 0.01)
 optimizer.step()
 """,
-        in_stages="the norm of the gradients of this rank's stages alone",
+        in_stages="only the gradients of this rank's stages",
         instead="clip all of them: `model.clip_grad_norm_(max_norm)`",
     ),
     Habit(

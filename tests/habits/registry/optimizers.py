@@ -308,7 +308,7 @@ model = prepare(plain)
 train(model, batch(0))
 optimizer.step()
 """,
-        says="Make the optimizer of parallel.parameters()",
+        says="Create the optimizer from parallel.parameters()",
         instead="make it behind `parallelize`: `torch.optim.SGD(model.parameters())`",
         remedy="""
 plain = Net().double()

@@ -74,7 +74,7 @@ for start in (0, 8):
 """,
         says="means that every rank passes its own part of the batch",
         under=("megatron",),
-        in_stages="is not there for pipelines yet",
+        in_stages="is not available for pipelines yet",
         instead="pass every rank the global batch",
         ddp=NOT_TRIED,
     ),

@@ -94,8 +94,8 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("autopar.pipeline.build.comparison.WORTH", 1e3)
     kept = chosen(hosts())
     assert kept.staged is None and kept.plain is not None
-    said = [view.mesh for view in kept.plain.plan.views if "stages have to be" in view.mesh]
-    assert len(said) == 1 and "1000.0 times as fast as none" in said[0] and "stages" in said[0]
+    said = [view.mesh for view in kept.plain.plan.views if "stages are chosen only if" in view.mesh]
+    assert len(said) == 1 and "1000.0 times as fast" in said[0] and "stages" in said[0]
     knowing = replace(hosts(), device=replace(hosts().device, late_s=1e-9))
     assert chosen(knowing).staged is not None
 
@@ -145,7 +145,7 @@ def test_a_model_that_refuses_one_sample_is_planned() -> None:
 
 def test_why_the_batch_stayed_whole_is_said() -> None:
     """Where memory is short and microbatches, which would keep less, are not allowed."""
-    with pytest.raises(InfeasibleError, match=r"(?s)batch stayed whole.*norm.*mixes the samples"):
+    with pytest.raises(InfeasibleError, match=r"(?s)batch was not divided.*norm.*mixes the samples"):
         planned_mixing(memory_limit=1000)
 
 

@@ -174,7 +174,7 @@ def test_piper_by_hand() -> None:
     assert least_load(read_piper(PIPER)).load_s == pytest.approx(3.5)
     # Replicated they keep 2 + 2 and rest 4: in 7 bytes they must come apart.
     assert least_load(read_piper(PIPER, memory_nbytes=5.5)).load_s == pytest.approx(5.0)
-    with pytest.raises(PlanError, match="no input of Piper"):
+    with pytest.raises(PlanError, match="not an input of Piper"):
         read_piper('{"nodes": 3}')
 
 
@@ -193,7 +193,7 @@ def test_dnn_partitioning_by_hand() -> None:
     assert least_load(read_dnn_partitioning(text)).load_s == pytest.approx(3e-3 + 1e-3)
     with pytest.raises(PlanError, match="different costs"):
         read_dnn_partitioning(text.replace('"destId": 2, "cost": 1', '"destId": 2, "cost": 2'))
-    with pytest.raises(PlanError, match="no input of dnn-partitioning"):
+    with pytest.raises(PlanError, match="not an input of dnn-partitioning"):
         read_dnn_partitioning("[]")
 
 

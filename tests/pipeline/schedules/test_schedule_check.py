@@ -54,7 +54,7 @@ def test_anything_left_out_is_missed(drawn: tuple[Schedule, Edges]) -> None:
         (written("0F0 0SEND_F0 0B0", "1F0 1B0"), "0SEND_F0: transfers name another stage"),
         (written("0F0 0B0 0REDUCE0@1", "1F0 1B0"), "only F, B, I and W use a version"),
         (written("0F0 0B0 0U0", "1F0 1B0"), "position 2: 0U0: only asynchronous"),
-        (written("0F0 0B0 0F0", "1F0 1B0"), "position 0: 0F0 is there more than once"),
+        (written("0F0 0B0 0F0", "1F0 1B0"), "position 0: 0F0 occurs more than once"),
         (written("0F0 1B0", "1F0 0B0"), "worker 0, position 1: 1B0: its forward is on worker 1"),
         (written("0F0 0B0", "1B0"), "has no 1F0"),
         (written("0F0 0I0", "1F0 1B0"), "0 0B0, 1 0I0 and 0 0W0; a backward is either"),
@@ -146,9 +146,9 @@ def test_transfers_are_those_of_the_edges() -> None:
     lowered = lower(build("1f1b", 3, 2))
     check(lowered)
     for worker, action in ((0, "0SEND_F0>1"), (1, "1RECV_F0<0"), (2, "2SEND_B1>1")):
-        with pytest.raises(ScheduleError, match=f"worker {worker}: {action} must be there once"):
+        with pytest.raises(ScheduleError, match=f"worker {worker}: {action} must occur once"):
             check(without(lowered, worker, action))
-    with pytest.raises(ScheduleError, match="no edge between workers asks for"):
+    with pytest.raises(ScheduleError, match="no edge between workers needs"):
         check(lower(build("1f1b", 3, 2), (*chain(3), Edge(0, 2))))
     with pytest.raises(ScheduleError, match="0SEND_F0>1 must come after 0F0"):
         check(swapped(lowered, 0, "0F0", "0SEND_F0>1"))
@@ -206,11 +206,11 @@ def test_collectives_are_those_of_the_stages() -> None:
     lowered = lower(schedule, ties=[(0, 1)])
     check(lowered, ties=[(0, 1)])
     for action in ("0REDUCE0", "1REDUCE0", "0TIE0"):
-        with pytest.raises(ScheduleError, match=f"worker 0: {action} must be there once, not 0"):
+        with pytest.raises(ScheduleError, match=f"worker 0: {action} must occur once, not 0"):
             check(without(lowered, 0, action), ties=[(0, 1)])
-    with pytest.raises(ScheduleError, match="0TIE0 sums what this worker has no part in"):
+    with pytest.raises(ScheduleError, match="0TIE0 sums gradients that this worker does not have"):
         check(lowered)
-    with pytest.raises(ScheduleError, match="worker 0: 0TIE0 must be there once"):
+    with pytest.raises(ScheduleError, match="worker 0: 0TIE0 must occur once"):
         check(lower(schedule), ties=[(0, 1)])
     with pytest.raises(ScheduleError, match=r"0TIE0 comes before \w+, whose gradient it sums"):
         check(swapped(lowered, 1, "1REDUCE0", "0TIE0"), ties=[(0, 1)])
@@ -235,7 +235,7 @@ def test_asynchronous_sums_come_before_their_updates() -> None:
         check(swapped(lowered, 0, "0REDUCE1", "0U1"))
     with pytest.raises(ScheduleError, match="0REDUCE1 comes before 0B1"):
         check(swapped(lowered, 0, "0REDUCE1", "0B1"))
-    with pytest.raises(ScheduleError, match="0REDUCE1 must be there once"):
+    with pytest.raises(ScheduleError, match="0REDUCE1 must occur once"):
         check(without(lowered, 0, "0REDUCE1"))
 
 

@@ -122,7 +122,7 @@ def test_the_file_with_most_operators_is_beside_emitted_code_and_others_fold_awa
     files = (("model.py", "here"), ("loss.py", "there"))
     text = report(hand_made.plan(), Extras(emitted=(("emitted", "code"),), written=files))
     places = [text.index(f"<p>{name}</p>") for name in ("model.py", "emitted", "loss.py")]
-    fold = text.index("<summary>other files that its comments speak of</summary>")
+    fold = text.index("<summary>other files that its comments mention</summary>")
     assert places[0] < places[1] < fold < places[2]
     parsed(text)
     alone = report(hand_made.plan(), Extras(emitted=(("emitted", "code"),), written=files[:1]))
@@ -177,14 +177,14 @@ def test_a_pipelines_page_says_only_what_can_be_followed() -> None:
     pipe = hand_made.pipeline()
     said = " ".join(parsed(report(pipe)).text)
     assert "--measured" not in said
-    assert "how sure no plan of the planner's table takes less than 150.0 ms (relaxation)" in said
+    assert "optimality no plan of the planner's table takes less than 150.0 ms (relaxation)" in said
     assert (
-        "stage 1 on worker 1: filled is what rank 4 holds" in said and "rank 0 holds, " not in said
+        "stage 1 on worker 1: the filled part is on rank 4" in said and "is on rank 0;" not in said
     )
     assert '<td class="n" data-is="stage">1</td>' in report(pipe), "a phone says what the number is"
     assert pipe.prediction
     forced = replace(pipe, prediction=replace(pipe.prediction, bound_s=None))
-    assert "how sure no bound is known" in " ".join(parsed(report(forced)).text)
+    assert "optimality no bound is known" in " ".join(parsed(report(forced)).text)
 
 
 def test_an_old_plan_file_has_a_page() -> None:
@@ -211,7 +211,7 @@ def test_why_is_on_the_page() -> None:
     before, after = hand_made.plan(), hand_made.other()
     ways = (
         Alternative("[R, S(0)]", "split by rows", True, 0.04, before, before.diff(before)),
-        Alternative("[R, R]", "kept whole", False, 0.05, after, before.diff(after)),
+        Alternative("[R, R]", "replicated", False, 0.05, after, before.diff(after)),
         Alternative("[R, S(1)]", "", False, math.inf, why="impossible beside <what> must be"),
     )
     found = Explanation(
@@ -222,7 +222,7 @@ def test_why_is_on_the_page() -> None:
     assert '<span class="line"></span>' not in text, "a phone would label it"
     assert '<code class="path">[R, R]</code>' in text, "it wraps"
     said = " ".join(page.text)
-    for words in ("up is split by rows; if ...", "split by rows", "kept whole", "[R, R]", "+2.0 GiB",
+    for words in ("up is split by rows; if ...", "split by rows", "replicated", "[R, R]", "+2.0 GiB",
                   "impossible beside <what> must be", "Figures are of a part."):  # fmt: skip
         assert words.replace("+2.0 GiB", "-2.0 GiB") in said, words
     assert "--explain TARGET" in " ".join(parsed(report(before)).text)
@@ -243,8 +243,8 @@ def test_what_was_measured_is_beside_what_was_predicted() -> None:
     assert "10.0% too little" in said
     assert "x = a < b" in said and "-50%" in said and "(autograd)" not in said
     faster = replace(found, measured_step_s=step_s / 1.2)
-    assert "20.0% too much" in " ".join(parsed(report(plan, Extras(measured=faster))).text)
-    with pytest.raises(InputError, match="is of another plan"):
+    assert "20.0% too long" in " ".join(parsed(report(plan, Extras(measured=faster))).text)
+    with pytest.raises(InputError, match="measures another plan"):
         report(plan, Extras(measured=replace(found, plan="0" * 12)))
     assert "--measured step.json" in " ".join(parsed(report(plan)).text)
 

@@ -88,17 +88,17 @@ def explained() -> Explanation:
     """A way that was solved for, one that is impossible, and many that nobody looked at."""
     before, after = hand_made.plan(), hand_made.other()
     ways = (
-        Alternative("rests [S(0, of=4), S(0)], enters [S(0, of=4), S(0)]",
-                    "kept split and gathered at each use on axis x, split by rows on axis y", True,
+        Alternative("stored [S(0, of=4), S(0)], in the step [S(0, of=4), S(0)]",
+                    "sharded and gathered at each use on axis x, split by rows on axis y", True,
                     0.04, before, before.diff(before)),
-        Alternative("rests [I, S(0)], enters [R, S(0)]", "kept whole on axis x", False, 0.05, after,
-                    before.diff(after)),
-        Alternative("rests [R, R]", "", False, 0.05, why="No plan was found that fits 40.0 GiB."),
-        *(Alternative(f"rests [S({n}), S(0, of=8), S(1)], enters [S({n}), R, S(1)]", "", False, 0.05 + n)
-          for n in range(9)),
+        Alternative("stored [I, S(0)], in the step [R, S(0)]", "replicated on axis x", False, 0.05,
+                    after, before.diff(after)),
+        Alternative("stored [R, R]", "", False, 0.05, why="No plan was found that fits 40.0 GiB."),
+        *(Alternative(f"stored [S({n}), S(0, of=8), S(1)], in the step [S({n}), R, S(1)]", "", False,
+                      0.05 + n) for n in range(9)),
     )  # fmt: skip
     sentence = (
-        "model.layers.0.mlp.up.weight is kept split; if it were kept whole, a step would take more."
+        "model.layers.0.mlp.up.weight is sharded; if it were replicated, a step would take more."
     )
     return Explanation(
         "up.weight", "model.layers.0.mlp.up.weight", "parameter", sentence, ways,

@@ -57,7 +57,7 @@ def test_the_page_lists_every_candidate_with_its_bound(found: Explanation) -> No
     assert f"{LISTED + 4} candidates not solved for" in page
     left = unsolved(found)
     assert len(left) == LISTED + 4 and left[0] == ("[S(6)]", "+4.0 ms")
-    assert [least for _, least in left[-2:]] == ["impossible beside what must be"] * 2
+    assert [least for _, least in left[-2:]] == ["excluded by other fixed choices"] * 2
     for types, least in left:
         assert f"{types}</code></td>" in page and f">{least}</td>" in page
 

@@ -33,7 +33,7 @@ def test_a_plan_does_not_differ_from_itself(plan: hand_made.Plan) -> None:
     found = plan.diff(plan)
     assert found.changes == ()
     assert all(figure.before == figure.after for figure in found.figures)
-    assert "decide the same" in changed(found)
+    assert "make the same decisions" in changed(found)
 
 
 @pytest.mark.parametrize("plan", [hand_made.plan(), hand_made.pipeline()])
