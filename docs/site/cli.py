@@ -20,11 +20,10 @@ HEAD = """\
 
 # The command line
 
-Behind every command `--help` says the same, with an example, and `--debug` shows the traceback of an
-error. The exit code is 0, or 1 for what a message explains, or 2 for words that cannot be read.
-What a command writes goes into a folder that is there; `emit` and `frontier` make the one that they are
-given.
-Errors name what you passed by its flag.
+`autopar COMMAND --help` prints the text below, with an example. `--debug` shows the traceback of an error.
+The exit code is 0 on success, 1 if a message explains the failure, and 2 for arguments that cannot be read.
+Output files go into an existing folder; `emit` and `frontier` create the folder that you name. Errors name
+the flag of the argument that they are about.
 
 """
 
