@@ -51,7 +51,7 @@ def op_seconds(
     is unknown.
     """
     if direction not in DIRECTIONS:
-        raise CostModelError(f"{direction!r} is no direction; write forward or backward.")
+        raise CostModelError(f"{direction!r} is not a direction; write forward or backward.")
     if not (0 <= flops < math.inf and 0 <= nbytes < math.inf):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
     peak = _peak(dtype, device)
@@ -136,7 +136,7 @@ def _peak(dtype: str, device: Device) -> float:
     """Return the peak operations per second in a dtype."""
     peaks = device.flops_per_s
     if dtype not in peaks and dtype not in DTYPES:
-        raise CostModelError(f"{dtype!r} is no dtype of torch's. {meant(dtype, DTYPES)}")
+        raise CostModelError(f"{dtype!r} is not a dtype of torch. {meant(dtype, DTYPES)}")
     return peaks[dtype if dtype in peaks else "float32"]
 
 

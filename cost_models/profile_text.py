@@ -17,7 +17,7 @@ from cost_models.machine import Device, Hardware, Link, Share, Tier
 
 Value = TypeVar("Value", Curve, Device, Fit, Link, Share, Tier)
 
-_REMEDY = "Correct it, or measure a profile anew with `autopar calibrate -o mine.toml`."
+_REMEDY = "Correct it, or measure a new profile with `autopar calibrate -o mine.toml`."
 _CURVE = "tuple[tuple[float, float], ...]"
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),

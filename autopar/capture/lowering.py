@@ -181,7 +181,7 @@ class _Lowering:
             or given != {target.meta["val"].dtype}
             or next(reversed(node.kwargs)) != "out"
         ):
-            raise _refused(node, f"{overload}, which writes into out= in a way of its own")
+            raise _refused(node, f"{overload}, which writes into out= in an unsupported way")
         return op
 
     def _write(

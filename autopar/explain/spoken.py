@@ -1,6 +1,7 @@
 """Describes the choice for one operator or parameter in standard terms, by mesh axis.
 
-    operators    split by heads, by rows or columns of the weight, by batch, by positions; replicated
+    operators    split by heads, by rows or columns of the weight, by batch, by positions, ...;
+                 replicated
     parameters   split as their operators use them; or sharded and gathered, at each use or once a
                  step; or replicated
 

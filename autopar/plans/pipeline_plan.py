@@ -29,10 +29,10 @@ class PipelinePlan(PipelinePlanData, Shown):
 
     def __repr__(self) -> str:
         """Return a one-line summary; `print` shows the tables."""
-        told = "" if self.prediction is None else f": step {seconds(self.prediction.step_s)}"
+        predicted = "" if self.prediction is None else f": step {seconds(self.prediction.step_s)}"
         return (
             f"<PipelinePlan {self.digest} of {self.model} on ({self.mesh}) of {self.hardware}, "
-            f"{len(self.cuts) + 1} stages, {self.actions.partition(' ')[0]}{told}>"
+            f"{len(self.cuts) + 1} stages, {self.actions.partition(' ')[0]}{predicted}>"
         )
 
     @property

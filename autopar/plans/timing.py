@@ -40,10 +40,10 @@ def summed_up(operators: Iterable[OpTime], timing: Timing | None) -> str:
     """Return how many operators have which source, and their share of compute; "" for old plans."""
     every = tuple(operators)
     total = sum(each.forward_s + each.backward_s for each in every) or 1.0
-    told = []
+    parts = []
     for source in SOURCES:
         spent = [each.forward_s + each.backward_s for each in every if each.source == source]
         if spent:
-            told.append(f"{len(spent)} {source} ({sum(spent) / total:.1%} of their seconds)")
+            parts.append(f"{len(spent)} {source} ({sum(spent) / total:.1%} of their seconds)")
     where = "" if timing is None else f"\nmeasured on {timing.setting}"
-    return ", ".join(told) + where
+    return ", ".join(parts) + where

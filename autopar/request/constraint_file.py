@@ -69,7 +69,7 @@ def _entries(
         if not all(isinstance(text, str) for text in texts):
             raise ConstraintError(
                 f'{path}, {key!r}: write "[S(0), *]" or {{ axis = "S(0)" }}, not {value!r}. '
-                "A name with dots stands in quotes."
+                "Put a name with dots in quotes."
             )
     return list(table.items())
 
@@ -81,7 +81,7 @@ def _read(
         return [replace(each, at=at) for each in of_kind(kind, {key: value}, mesh)]
     except InputError as error:
         raise ConstraintError(
-            f"{at}: {error} (A name with dots stands in quotes.)"
+            f"{at}: {error} (Put a name with dots in quotes.)"
             if "." not in key
             else f"{at}: {error}"
         ) from None

@@ -45,9 +45,9 @@ def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) ->
         return
     here = launch.current()
     key, word = f"same/{here.meeting()}", json.dumps([what, value])
-    spoken = f"{what}, which is {value} on this rank" if what == TOGETHER else what
+    label = f"{what}, which is {value} on this rank" if what == TOGETHER else what
     if here.rank == 0:
-        words = _collected(here, key, word, spoken)
+        words = _collected(here, key, word, label)
         error = words if isinstance(words, AutoparError) else _compared(words, what, remedy)
         kind = "" if error is None else type(error).__name__
         here.store.set(key, json.dumps([kind, str(error)]))
@@ -56,7 +56,7 @@ def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) ->
             raise error
         return
     here.store.set(f"{key}/{here.rank}", word)
-    kind, message = json.loads(written(here, key, 0, spoken, arrived=f"{key}/0"))
+    kind, message = json.loads(written(here, key, 0, label, arrived=f"{key}/0"))
     if kind:
         raise _known(kind, message)
 

@@ -81,16 +81,16 @@ class _Wait:
         except RuntimeError:  # the store has no host any more
             return
 
-    def _judge(self, told: dict[str, Any]) -> None:
-        mine, calls = self.here.calls.recent, {number: name for number, name in told["calls"]}
-        line, collective = told["place"]
+    def _judge(self, status: dict[str, Any]) -> None:
+        mine, calls = self.here.calls.recent, {number: name for number, name in status["calls"]}
+        line, collective = status["place"]
         self.where = f" (it is at {line})" if line else ""
         number, name = mine[-1] if mine else (0, "")
         if calls.get(number, name) != name:
             raise self._mismatch(number, name, calls[number])
         if number + 1 in calls:  # a call that comes after this comparison
             raise self._mismatch(number + 1, f"to compare {self.what}", calls[number + 1])
-        self._count(told["number"], line, collective)
+        self._count(status["number"], line, collective)
         if self._times >= CERTAIN:
             raise RankMismatchError(
                 f"Rank {self.here.rank} waits for rank {self.rank} to compare {self.what}"

@@ -98,8 +98,8 @@ class Watcher:
         self._read_left()
         self._answer()
         if not self._peers and self._store.check([TABLE]):
-            told = json.loads(self._store.get(TABLE).decode())
-            self._peers = {rank: Peer(**peer) for rank, peer in enumerate(told)}
+            peers = json.loads(self._store.get(TABLE).decode())
+            self._peers = {rank: Peer(**peer) for rank, peer in enumerate(peers)}
             del self._peers[self.launch.rank]
         return self._of_left() or self._of_silent()
 
@@ -124,8 +124,8 @@ class Watcher:
         if self._store.check([ask]):
             self._store.delete_key(ask)
             calls = self.launch.calls
-            told = {"number": self._talked, "calls": calls.recent, "place": calls.place()}
-            self._store.set(f"status/{self.launch.rank}", json.dumps(told))
+            status = {"number": self._talked, "calls": calls.recent, "place": calls.place()}
+            self._store.set(f"status/{self.launch.rank}", json.dumps(status))
 
     def _of_left(self) -> Failure | None:
         """Return the failure of a rank that ended before this rank's current call.

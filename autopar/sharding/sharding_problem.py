@@ -245,11 +245,11 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
         node.name: _storages(graph, node.name, every, mesh, settings)
         for node in graph.leaves("parameter")
     }
-    spoken = settings.constraints
+    constraints = settings.constraints
     if not settings.first:
-        spoken = tuple(c for c in spoken if applies(c, graph))
-    batch = where_batch_is(graph) if any(c.of_batch for c in spoken) else {}
-    operators, parameters = narrow(every, storage, graph, mesh, spoken, batch)
+        constraints = tuple(c for c in constraints if applies(c, graph))
+    batch = where_batch_is(graph) if any(c.of_batch for c in constraints) else {}
+    operators, parameters = narrow(every, storage, graph, mesh, constraints, batch)
     return Candidates(_shared(operators), _shared(parameters))
 
 

@@ -98,7 +98,7 @@ class Timed:
                 raise CostModelError(f"{call.text!r} has {name!r} where a text belongs.")
         if call.forward.dtype not in DTYPES:
             raise CostModelError(
-                f"{call.text!r} has {call.forward.dtype!r}, which is no dtype of torch's."
+                f"{call.text!r} has {call.forward.dtype!r}, which is not a dtype of torch."
             )
 
     def _figures(self) -> Iterator[tuple[str, Any, str]]:

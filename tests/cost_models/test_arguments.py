@@ -26,7 +26,7 @@ def test_a_host_has_a_whole_number_of_ranks(ranks: Any) -> None:
 
 def test_an_operator_goes_forward_or_backward() -> None:
     sideways: Any = "sideways"
-    with pytest.raises(CostModelError, match="'sideways' is no direction"):
+    with pytest.raises(CostModelError, match="'sideways' is not a direction"):
         op_seconds(1.0, 1.0, "float32", load("cpu").device, "addmm", sideways)
 
 

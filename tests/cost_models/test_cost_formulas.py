@@ -355,5 +355,5 @@ def test_overheads_of_no_amount_are_refused(amount: float) -> None:
 
 def test_a_dtype_that_is_none_is_refused() -> None:
     assert op_seconds(1e6, 1e6, "int32", PLAIN) == op_seconds(1e6, 1e6, "float32", PLAIN)
-    with pytest.raises(CostModelError, match=r"'flot32' is no dtype .*'float32'"):
+    with pytest.raises(CostModelError, match=r"'flot32' is not a dtype .*'float32'"):
         op_seconds(1e6, 1e6, "flot32", PLAIN)

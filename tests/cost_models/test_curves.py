@@ -80,10 +80,13 @@ def test_curves_that_mean_nothing_are_refused(points: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("curve", "says"),
     [
-        (replace(TANH, operator="tahn"), r"'tahn' is no operator .* mine\.tahn\. .* mean 'tanh'"),
+        (
+            replace(TANH, operator="tahn"),
+            r"'tahn' is not an operator .* mine\.tahn\. .* mean 'tanh'",
+        ),
         (replace(TANH, operator="mm"), "'mm' is timed as 'linear'; write operator = \"linear\""),
         (replace(TANH, operator="relu"), "'relu' is timed as 'mul'"),
-        (replace(TANH, dtype="fp32"), "'fp32' is no dtype of torch's. Did you mean 'float32'"),
+        (replace(TANH, dtype="fp32"), "'fp32' is not a dtype of torch. Did you mean 'float32'"),
         (LINEAR, "has two of linear in float32; leave one out"),
     ],
 )

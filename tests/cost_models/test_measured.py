@@ -242,7 +242,7 @@ def test_what_sqlite_says_of_a_damaged_file_may_be_no_text(tmp_path: Path) -> No
         ("forward_spread = -1", "forward spread of 'mm 64' is -1.0"),
         ("backward_nbytes = NULL", "backward bytes of 'mm 64' is None"),
         ("forward_s = 1e300", "forward seconds of 'mm 64' is 1e\\+300, not more than zero seconds"),
-        ("dtype = 'bf17'", "'mm 64' has 'bf17', which is no dtype"),
+        ("dtype = 'bf17'", "'mm 64' has 'bf17', which is not a dtype"),
         ("\"rows\" = 'many'", "rows of 'mm 64' is 'many', not 1 or more"),
         ("flops = x'00'", r"forward flops of 'mm 64' is b'\\x00'"),
         ("op = x'00'", r"'mm 64' has b'\\x00' where a text belongs"),

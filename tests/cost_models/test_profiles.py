@@ -294,9 +294,9 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (lambda p: "tiers = 3\n" + p.split("[[tiers]]")[0], "tiers is 3, not a list of tables"),
         (_swap('kind = "InfiniBand HDR"', "kind = 7"), "inter_host.kind is 7, not text"),
         (lambda p: p.replace("cache_bytes = 0.0", "cache_bytes = 1.0"), "cache_bytes_per_s is below"),
-        (_swap("\nbfloat16 =", "\nbf16 ="), r"flops_per_s.bf16 is no dtype .* mean 'bfloat16'"),
+        (_swap("\nbfloat16 =", "\nbf16 ="), r"flops_per_s.bf16 is not a dtype .* mean 'bfloat16'"),
         (_swap("\nbfloat16 =", '\n"torch.bfloat16" ='), r"torch.bfloat16 is no .* mean 'bfloat16'"),
-        (_swap("\nbfloat16 =", '\n"b f" ='), "flops_per_s.b f is no dtype of torch's"),
+        (_swap("\nbfloat16 =", '\n"b f" ='), "flops_per_s.b f is not a dtype of torch"),
         (lambda p: p + FIT.format("allreduce"), r"intra_host.fits: 'allreduce' is .* 'all_reduce'"),
         (
             lambda p: p + FIT.format("send").replace("ranks = 2", "ranks = 1"),

@@ -95,7 +95,7 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
         ("[pins]\n", "has a table 'pins'"),
         ('"a" = 3\n', "has 'a' above all tables: write it below [pin] or [forbid] or [prefer]."),
         ("pin = 3\n", "write [pin] above"),
-        ("[pin]\nup.weight = 'S'\n", "(A name with dots stands in quotes.)"),
+        ("[pin]\nup.weight = 'S'\n", "(Put a name with dots in quotes.)"),
         ('[pin]\n"up.weight" = 3\n', "not 3"),
         ('[pin]\n"up.weight" = "S(0)"\n', "mine.toml:2: Constraint 'up.weight': write"),
         ('[forbid]\n"up.weight" = { x = "S(0), else R" }\n', "no 'else'"),

@@ -100,7 +100,9 @@ def test_tables_that_are_none(given: dict[str, Any], said: str) -> None:
 def test_the_other_name_of_a_tied_parameter_is_told() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
-    with pytest.raises(ConstraintError, match=r"of 1\.weight, which the model ties to 0\.weight"):
+    with pytest.raises(
+        ConstraintError, match=r"names 1\.weight, which the model ties to 0\.weight"
+    ):
         autopar.plan(
             model, 2, {"input": torch.ones(4, 4)}, loss=torch.sum, hardware="cpu",
             constraints={"stored:1.weight": "[S(0)]"},

@@ -29,7 +29,7 @@ def _events(played: Played) -> Iterator[dict[str, Any]]:
             named = {"name": "thread_name", "ph": "M", "pid": process, "tid": thread}
             yield {
                 **named,
-                "args": {"name": "communication beside compute" if thread == 2 else lane},
+                "args": {"name": "communication, overlapped" if thread == 2 else lane},
             }
         for span in row.spans:
             lane = "hidden" if span.hidden else span.lane

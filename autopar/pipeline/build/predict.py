@@ -40,27 +40,27 @@ def predict_with_peaks(
     """Return the prediction, and the peak bytes of each worker."""
     spent = stages_spent(plan, stages, hardware, settings)
     schedule = without_transfers(plan.schedule)
-    told = costs(plan, stages, spent, hardware)
-    simulated = simulate(schedule, told)
+    stage_costs = costs(plan, stages, spent, hardware)
+    simulated = simulate(schedule, stage_costs)
     prediction = Prediction(
         simulated.step / schedule.batches,
         simulated.bubble_rates,
         tuple(_figures(each, spent[each.stage, each.worker], schedule) for each in plan.stages),
         passed=tuple(
-            Passed(t.source, t.target, t.nbytes, t.gradient_nbytes) for t in told.traffic or ()
+            Passed(t.source, t.target, t.nbytes, t.gradient_nbytes) for t in stage_costs.traffic or ()
         ),
-        joined=tuple(_joined(plan, told, hardware)),
+        joined=tuple(_joined(plan, stage_costs, hardware)),
         copied=copied(plan, stages, hardware),
     )
     return prediction, simulated.peaks
 
 
-def _joined(plan: PipelinePlan, told: Costs, hardware: Hardware) -> Iterator[Joined]:
+def _joined(plan: PipelinePlan, stage_costs: Costs, hardware: Hardware) -> Iterator[Joined]:
     """Yield every pair of workers that exchange tensors, each pair once."""
-    for (one, two), (place,) in told.network.routes.items():
+    for (one, two), (place,) in stage_costs.network.routes.items():
         if one < two:
             name = name_of(hardware, plan.workers[one], plan.workers[two])
-            yield Joined(one, two, name, told.network.links[place].latency)
+            yield Joined(one, two, name, stage_costs.network.links[place].latency)
 
 
 def stages_spent(

@@ -29,7 +29,7 @@ AXIS = {"automargin": True, "tickformat": ",~g"}
 """Formats numbers as 12,000 and 0.5, without SI prefixes."""
 MOST_SPANS = 20_000
 """Maximum number of bars in a timeline, over all rows: browsers are slow with more."""
-BESIDE = ", beside compute"
+BESIDE = ", overlapped"
 FOLDED = "not drawn one by one"
 FEWEST = 1e-2
 """FLOP per byte, below which an operator counts as mere data movement."""

@@ -95,7 +95,7 @@ def _legend(played: Played, columns: int) -> str:
     axes = sorted({what.rpartition(" on ")[2] for what in sent if " on " in what})
     said = ["F forward", "B backward", "U update"]
     said += [f"{axis[0]} on axis {axis}" for axis in axes]
-    said += [f"{HIDDEN} beside compute", f"{IDLE} nothing"]
+    said += [f"{HIDDEN} hidden behind compute", f"{IDLE} nothing"]
     return (
         f"{', '.join(said)}; a column is {seconds(played.step_s / columns)} and shows what "
         "took most of it"

@@ -81,14 +81,14 @@ def conduct(trials: Iterator[Trial], bench: Bench) -> int:
             try:
                 check(whole, trial.sharding, trial.mesh, seed)
             except Exception as error:
-                told = (
+                mismatch = (
                     str(error)
                     if isinstance(error, WrongError)
                     else f"{type(error).__name__}: {error}"
                 )
                 forms = f"{_listed(trial.sharding.inputs)} -> {_listed(trial.sharding.outputs)}"
                 shapes = ", ".join(str(list(shape)) for shape in bench.shapes)
-                raise Refuted(f"{trial.what}, {forms} of shapes {shapes}: {told}") from None
+                raise Refuted(f"{trial.what}, {forms} of shapes {shapes}: {mismatch}") from None
             done += 1
     return done
 
@@ -100,8 +100,8 @@ def _accepted(trial: Trial, bench: Bench) -> None:
         for form, shape in zip(trial.sharding.inputs, bench.shapes, strict=True)
     )
     if not accepts(bench.node, local, bench.operands, shapes):
-        told = ", ".join(str(list(shape)) for shape in shapes)
-        raise Refuted(f"{trial.what}: the operator does not accept the shapes {told}")
+        sizes = ", ".join(str(list(shape)) for shape in shapes)
+        raise Refuted(f"{trial.what}: the operator does not accept the shapes {sizes}")
 
 
 def _listed(forms: tuple[object, ...]) -> str:

@@ -15,4 +15,4 @@ def test_only_what_computes_is_said_to() -> None:
     )
     assert "computes  does not" in whole and "busy" not in whole
     assert "busy with its actions and the collectives in them" in stages
-    assert "comput" not in stages.replace("beside compute", "")
+    assert "comput" not in stages.replace("behind compute", "")
