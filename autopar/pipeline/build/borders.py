@@ -16,8 +16,8 @@ import numpy as np
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
-from autopar.plans.pipeline_data import WorkerPlan
 from autopar.pipeline.planner.table import Array
+from autopar.plans.pipeline_data import WorkerPlan
 from cost_models.hardware import Hardware, Link
 
 

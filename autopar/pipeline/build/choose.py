@@ -22,21 +22,35 @@ from functools import partial
 from autopar.errors import InfeasibleError, InputError, OverLimitError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.sharding_problem import Settings, device_memory
-from autopar.plans.pipeline_data import Prediction, WorkerPlan
-from autopar.solver import readable
 from autopar.ir.split import split
-from autopar.pipeline.planner import FAMILIES, Family, StagePlan, StageProblem, VSchedulePlan, plan_stages, v_schedule as vee
-from autopar.pipeline.build.single_stage import SingleStagePlanner
+from autopar.pipeline.build.comparison import (
+    Candidate,
+    Chosen,
+    NoVeeError,
+    PlanComparison,
+    worth_of,
+)
 from autopar.pipeline.build.forced import compile_forced
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.positions import forced, places
 from autopar.pipeline.build.predict import predict
-from autopar.pipeline.build.comparison import Candidate, Chosen, NoVeeError, PlanComparison, worth_of
+from autopar.pipeline.build.single_stage import SingleStagePlanner
 from autopar.pipeline.build.sizes import Sizes
+from autopar.pipeline.build.stage_tables import ModelStageTable, StageTableBuilder, counts
 from autopar.pipeline.build.staged import Staged, compile_stages, on_full_hosts
-from autopar.pipeline.build.stage_tables import StageTableBuilder, ModelStageTable, counts
-from autopar.pipeline.build.pipeline_spec import PipelineSpec
+from autopar.pipeline.planner import (
+    FAMILIES,
+    Family,
+    StagePlan,
+    StageProblem,
+    VSchedulePlan,
+    plan_stages,
+)
+from autopar.pipeline.planner import v_schedule as vee
+from autopar.plans.pipeline_data import Prediction, WorkerPlan
 from autopar.request.pipeline import Pipeline
+from autopar.sharding.sharding_problem import Settings, device_memory
+from autopar.solver import readable
 from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
@@ -239,7 +253,12 @@ def compiled(
 
 
 def _vee(
-    source: Source, tabled: ModelStageTable, mesh: Mesh, hardware: Hardware, settings: Settings, found: VSchedulePlan
+    source: Source,
+    tabled: ModelStageTable,
+    mesh: Mesh,
+    hardware: Hardware,
+    settings: Settings,
+    found: VSchedulePlan,
 ) -> Staged:
     """Compile a V schedule of the table: each stage is solved separately, the cuts are kept."""
     workers = _workers([tabled.decided[found.way].mesh] * found.workers)

@@ -9,16 +9,16 @@ from functools import cached_property, partial
 
 from autopar.errors import InfeasibleError
 from autopar.ir.mesh import Mesh
-from autopar.sharding.sharding_problem import Compilation
+from autopar.pipeline.build.single_stage import SingleStagePlanner
+from autopar.pipeline.build.stage_tables import ModelStageTable
+from autopar.pipeline.build.staged import Staged
+from autopar.pipeline.planner import Planner, StagePlan, StageProblem, VSchedulePlan, vees
+from autopar.pipeline.planner.v_schedule import NAME
 from autopar.plans.pipeline_data import Compared
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.record import View
+from autopar.sharding.sharding_problem import Compilation
 from autopar.utils.processes import Aside
-from autopar.pipeline.planner import Planner, StagePlan, StageProblem, VSchedulePlan, vees
-from autopar.pipeline.planner.v_schedule import NAME
-from autopar.pipeline.build.single_stage import SingleStagePlanner
-from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.build.stage_tables import ModelStageTable
 from cost_models.hardware import Hardware
 
 BEHIND = 1.25
@@ -120,7 +120,9 @@ class PlanComparison:
         behind = BEHIND if problem.most_stages == 1 else FURTHER
         return [Candidate(plan.step_s, says, partial(made, plan), problem.most_stages, behind)]
 
-    def vees(self, tabled: ModelStageTable, made: Callable[[VSchedulePlan], Staged]) -> list[Candidate]:
+    def vees(
+        self, tabled: ModelStageTable, made: Callable[[VSchedulePlan], Staged]
+    ) -> list[Candidate]:
         """Return the best V schedule of a table for each number of workers."""
         found = vees(tabled.problem, BEHIND * self._to_beat(None))
         if not found:

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from autopar.ir.graph import ITEMSIZE, Graph
-from autopar.plans.pipeline_data import Copied
-from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.plans.decisions import reduction_dtype
-from autopar.plans.plan import Plan
 from autopar.ir.split import Stages
 from autopar.pipeline.build.borders import link_of, name_of, tiles
+from autopar.plans.decisions import reduction_dtype
+from autopar.plans.pipeline_data import Copied
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
 from cost_models.hardware import Hardware
 
 

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
-from autopar.rules.work import flops
 from autopar.ir.split import computing, crossing_nbytes, shared
+from autopar.rules.work import flops
 
 Places = list[tuple[str, int]]
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from autopar.ir.blocks import Recompute, blocks
-from autopar.ir.graph import Graph, Node, Saved
-from autopar.plans.decisions import Conversion, OpSharding
 from autopar.cost.issued import Copied, Sent
-from autopar.memory.saved_tensors import SavedTensors
-from autopar.memory.of_rank import divided
 from autopar.cost.operators import OperatorSeconds, operator_seconds
 from autopar.cost.prices import Prices
-from autopar.memory.recompute_set import RecomputeSet, again
 from autopar.cost.spent import Issued, SecondsOf, Spent, issued, once, spent
-from autopar.pipeline.build.submesh_sharding import PieceChoices
+from autopar.ir.blocks import Recompute, blocks
+from autopar.ir.graph import Graph, Node, Saved
+from autopar.memory.of_rank import divided
+from autopar.memory.recompute_set import RecomputeSet, again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.pipeline.build.nameless import nameless
+from autopar.pipeline.build.submesh_sharding import PieceChoices
+from autopar.plans.decisions import Conversion, OpSharding
 
 Sized = TypeVar("Sized", Sent, Copied)
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from autopar.errors import InfeasibleError, OverLimitError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.sharding_problem import Settings
-from autopar.plans.pipeline_data import Compared, Prediction, StageFigures
-from autopar.solver import readable
 from autopar.ir.split import computing
 from autopar.pipeline.build.cuts import balanced, divided, places_for
+from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict_with_peaks
 from autopar.pipeline.build.staged import Limits, Staged, compile_pipeline, stage_compiler
-from autopar.pipeline.build.pipeline_spec import PipelineSpec
+from autopar.plans.pipeline_data import Compared, Prediction, StageFigures
+from autopar.sharding.sharding_problem import Settings
+from autopar.solver import readable
 from cost_models.hardware import Hardware
 
 MOST = 12
@@ -75,7 +75,9 @@ class _Search:
         found, peaks = predict_with_peaks(made.plan, made.stages, self.hardware, self.settings)
         return replace(made, plan=replace(made.plan, prediction=found)), peaks
 
-    def _sharing(self, wanted: PipelineSpec, held: Sequence[tuple[int, int]], limit: float) -> Staged:
+    def _sharing(
+        self, wanted: PipelineSpec, held: Sequence[tuple[int, int]], limit: float
+    ) -> Staged:
         """Return the pipeline if workers have several stages, whose memory limits must be chosen.
 
         The stages of a worker get equal shares of its memory.  If one needs more, each stage may take

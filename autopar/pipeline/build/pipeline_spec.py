@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
-from autopar.plans.pipeline_data import WorkerPlan
-from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.pipeline.schedules import SCHEDULES, Schedule, build
 from autopar.pipeline.schedules.stream import typical
+from autopar.plans.pipeline_data import WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.pipeline import Pipeline, Shape
 from autopar.utils.messages import argument, quoted
 

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 from autopar.capture import repeats
 from autopar.ir.graph import Graph
-from autopar.rules.work import flops
 from autopar.ir.split import computing, crossing_nbytes, shared
 from autopar.pipeline.build.cuts import narrow_cuts
+from autopar.rules.work import flops
 
 MOST = 64
 """The maximum number of positions, unless there are more repeated blocks."""

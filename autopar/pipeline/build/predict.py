@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.capture.saved import Known, saved
+from autopar.cost.spent import Spent, spent_by
 from autopar.ir.graph import Graph
 from autopar.ir.placement import Sharding
-from autopar.sharding.sharding_problem import Settings, prices_of
-from autopar.plans.pipeline_data import Joined, Passed, Prediction, StageFigures, StagePlan
-from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.plans.plan import Plan
-from autopar.cost.spent import Spent, spent_by
-from autopar.pipeline.schedules import Schedule
-from autopar.pipeline.schedules.kept import most_in_flight, most_versions
-from autopar.pipeline.schedules.lower import without_transfers
-from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, simulate
 from autopar.ir.split import Crossing, Stages
 from autopar.pipeline.build.borders import Border, latency_s, link_of, name_of, seconds, tiles
 from autopar.pipeline.build.copied import copied
 from autopar.pipeline.build.staged import on_full_hosts
+from autopar.pipeline.schedules import Schedule
+from autopar.pipeline.schedules.kept import most_in_flight, most_versions
+from autopar.pipeline.schedules.lower import without_transfers
+from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, simulate
+from autopar.plans.pipeline_data import Joined, Passed, Prediction, StageFigures, StagePlan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.plan import Plan
+from autopar.sharding.sharding_problem import Settings, prices_of
 from cost_models.hardware import Hardware
 
 
@@ -47,7 +47,8 @@ def predict_with_peaks(
         simulated.bubble_rates,
         tuple(_figures(each, spent[each.stage, each.worker], schedule) for each in plan.stages),
         passed=tuple(
-            Passed(t.source, t.target, t.nbytes, t.gradient_nbytes) for t in stage_costs.traffic or ()
+            Passed(t.source, t.target, t.nbytes, t.gradient_nbytes)
+            for t in stage_costs.traffic or ()
         ),
         joined=tuple(_joined(plan, stage_costs, hardware)),
         copied=copied(plan, stages, hardware),

@@ -15,11 +15,11 @@ from autopar import rules
 from autopar.emit import emit
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
+from autopar.pipeline.build.nameless import nameless, renamed
+from autopar.plans.plan import Plan
 from autopar.sharding.in_flight import InFlightPlanner
 from autopar.sharding.sharding_problem import Settings
-from autopar.plans.plan import Plan
 from autopar.utils.processes import side_by_side
-from autopar.pipeline.build.nameless import nameless, renamed
 from cost_models.hardware import Hardware
 
 

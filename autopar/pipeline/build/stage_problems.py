@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autopar.capture.saved import saved
-from autopar.ir.graph import Graph
-from autopar.sharding.asked import settings_of
-from autopar.sharding.sharding_problem import ShardingProblem, Settings, pose
-from autopar.plans.pipeline_data import StagePlan
-from autopar.plans.pipeline_plan import PipelinePlan
-from autopar.sharding.narrow import applies
 from autopar.cost.parameters import Storage
-from autopar.pipeline.schedules.kept import most_in_flight, most_versions
+from autopar.ir.graph import Graph
 from autopar.ir.split import Stages
 from autopar.pipeline.build.staged import on_full_hosts
+from autopar.pipeline.schedules.kept import most_in_flight, most_versions
+from autopar.plans.pipeline_data import StagePlan
+from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.sharding.asked import settings_of
+from autopar.sharding.narrow import applies
+from autopar.sharding.sharding_problem import Settings, ShardingProblem, pose
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 

@@ -18,20 +18,20 @@ from autopar.ir.blocks import MODES, Recompute, block_of, blocks
 from autopar.ir.graph import Graph, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.sharding.sharding_problem import Settings, prices_of
-from autopar.utils.processes import side_by_side
 from autopar.ir.split import computing, crossing, shared, split
-from autopar.pipeline.planner import Family, StageProblem, StageTable
-from autopar.pipeline.planner.table import Array
 from autopar.pipeline.build.borders import Border, latency_s, link_between, passing, tiles_of
-from autopar.pipeline.build.submesh_sharding import SubmeshSharding
 from autopar.pipeline.build.figures import Cut
 from autopar.pipeline.build.folded import fold
 from autopar.pipeline.build.positions import Places
 from autopar.pipeline.build.shapes import Shape, shapes
 from autopar.pipeline.build.sizes import Sized, Sizes
-from autopar.pipeline.build.submesh import SubmeshQuery, ShardingOption
+from autopar.pipeline.build.submesh import ShardingOption, SubmeshQuery
+from autopar.pipeline.build.submesh_sharding import SubmeshSharding
 from autopar.pipeline.build.ways import Chain, Ranges, way
+from autopar.pipeline.planner import Family, StageProblem, StageTable
+from autopar.pipeline.planner.table import Array
+from autopar.sharding.sharding_problem import Settings, prices_of
+from autopar.utils.processes import side_by_side
 from cost_models.hardware import Hardware
 
 MOST_COUNTS = 8

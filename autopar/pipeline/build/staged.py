@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.request import presets
-from autopar.ir.blocks import blocks
 from autopar.capture.saved import saved
+from autopar.cost.parameters import Storage
 from autopar.errors import InputError
+from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.sharding_problem import Settings
-from autopar.plans.pipeline_data import StagePlan, WorkerPlan
-from autopar.plans.pipeline_plan import PipelinePlan, edges
-from autopar.sharding.narrow import applies
-from autopar.cost.parameters import Storage
-from autopar.pipeline.schedules import Schedule, lower
-from autopar.pipeline.schedules.kept import most_in_flight, most_versions
-from autopar.solver.gap_tolerance import FAIR
 from autopar.ir.split import Stages, split
-from autopar.pipeline.build.stage_compiler import StageRequest, StageCompiler
 from autopar.pipeline.build.cuts import balanced
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
+from autopar.pipeline.build.stage_compiler import StageCompiler, StageRequest
+from autopar.pipeline.schedules import Schedule, lower
+from autopar.pipeline.schedules.kept import most_in_flight, most_versions
+from autopar.plans.pipeline_data import StagePlan, WorkerPlan
+from autopar.plans.pipeline_plan import PipelinePlan, edges
+from autopar.request import presets
+from autopar.sharding.narrow import applies
+from autopar.sharding.sharding_problem import Settings
+from autopar.solver.gap_tolerance import FAIR
 from cost_models.hardware import Hardware, digest
 
 Limits = Mapping[tuple[int, int], float | None]

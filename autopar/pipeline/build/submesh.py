@@ -10,16 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from autopar.cost.estimate import storage_bytes
+from autopar.cost.spent import Spent
 from autopar.ir.blocks import Recompute
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.sharding.sharding_problem import Settings, prices_of
-from autopar.cost.estimate import storage_bytes
-from autopar.cost.spent import Spent
-from autopar.pipeline.build.submesh_sharding import SubmeshSharding, decide, of_pieces
 from autopar.pipeline.build.figures import Cut, Pieces, Remembered
 from autopar.pipeline.build.sizes import Sized, Sizes
+from autopar.pipeline.build.submesh_sharding import SubmeshSharding, decide, of_pieces
 from autopar.pipeline.build.ways import Tie
+from autopar.sharding.sharding_problem import Settings, prices_of
 from cost_models.hardware import Hardware
 
 Figures = Mapping[Recompute, tuple[Spent, ...]]
@@ -72,7 +72,9 @@ class SubmeshQuery:
         seconds: defaultdict[int, Remembered] = defaultdict(Remembered)
         return [self._offer(decided, pieces, seconds) for decided in decisions]
 
-    def _offer(self, decided: SubmeshSharding, pieces: Pieces, seconds: Mapping[int, Remembered]) -> ShardingOption:
+    def _offer(
+        self, decided: SubmeshSharding, pieces: Pieces, seconds: Mapping[int, Remembered]
+    ) -> ShardingOption:
         fitting = {
             count: cut for count, (sized, cut) in self.cuts.items() if decided.fits(sized.graph)
         }

@@ -15,12 +15,12 @@ from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import Sharding
-from autopar.sharding.sharding_problem import ShardingProblem, Settings, pose
+from autopar.pipeline.build.sizes import Sized
 from autopar.plans.decisions import Choice, Conversion, OpSharding, ParameterPlan
 from autopar.sharding.assemble import LaidOut, lay_out
+from autopar.sharding.sharding_problem import Settings, ShardingProblem, pose
 from autopar.solver import corners
 from autopar.solver.problem import Assignment
-from autopar.pipeline.build.sizes import Sized
 from cost_models.hardware import Hardware
 
 POINTS = 4
@@ -114,7 +114,9 @@ def _decided(posed: ShardingProblem, answer: Assignment) -> SubmeshSharding:
     return SubmeshSharding(posed.prices.mesh, lay_out(posed.graph, decisions, posed.routes))
 
 
-def of_pieces(decided: SubmeshSharding, graph: Graph, pieces: Sequence[Graph]) -> tuple[PieceChoices, ...]:
+def of_pieces(
+    decided: SubmeshSharding, graph: Graph, pieces: Sequence[Graph]
+) -> tuple[PieceChoices, ...]:
     """Return a decision for `graph`, divided into its pieces."""
     return tuple(_of_piece(decided, graph, piece) for piece in pieces)
 

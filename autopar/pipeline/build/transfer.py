@@ -96,7 +96,9 @@ def _bounds(
     return found[::-1]
 
 
-def _readers(operators: Sequence[Node], graph: Graph, held: StageHolders) -> Iterator[tuple[int, Holders]]:
+def _readers(
+    operators: Sequence[Node], graph: Graph, held: StageHolders
+) -> Iterator[tuple[int, Holders]]:
     """Yield for every parameter that an operator reads: the operator's index, and the holding stages."""
     for place, node in enumerate(operators):
         for name in _parameters(node, graph):
@@ -110,7 +112,9 @@ def _parameters(node: Node, graph: Graph) -> Iterator[str]:
             yield leaf.target
 
 
-def _check(places: Sequence[int], operators: Sequence[Node], graph: Graph, held: StageHolders) -> None:
+def _check(
+    places: Sequence[int], operators: Sequence[Node], graph: Graph, held: StageHolders
+) -> None:
     """Raise `InputError` if a stage reads a weight that it does not hold."""
     for place, holders in _readers(operators, graph, held):
         stage = sum(start <= place for start in places)

@@ -23,8 +23,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.ir.mesh import Mesh
 from autopar.cost.spent import Spent
+from autopar.ir.mesh import Mesh
 from autopar.pipeline.planner.table import Array, StageOption
 
 Tie = tuple[int, int, float]
