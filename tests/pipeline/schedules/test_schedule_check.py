@@ -119,7 +119,7 @@ def test_integers_send_no_gradient_back() -> None:
 def test_memory() -> None:
     check(build("1f1b", 4, 8), limits=[4, 3, 2, 1])
     with pytest.raises(
-        ScheduleError, match=r"worker 1, position 2: after 1F2 it keeps 3 .* limit of 2"
+        ScheduleError, match=r"worker 1, position 2: after 1F2 it holds 3 .* limit of 2"
     ):
         check(build("1f1b", 4, 8), limits=[4, 2, 2, 1])
     with pytest.raises(ScheduleError, match="worker 0, position 4: after 0F4 it keeps 5"):
