@@ -122,7 +122,7 @@ def test_memory() -> None:
         ScheduleError, match=r"worker 1, position 2: after 1F2 it holds 3 .* limit of 2"
     ):
         check(build("1f1b", 4, 8), limits=[4, 2, 2, 1])
-    with pytest.raises(ScheduleError, match="worker 0, position 4: after 0F4 it keeps 5"):
+    with pytest.raises(ScheduleError, match="worker 0, position 4: after 0F4 it holds 5"):
         check(build("gpipe", 4, 8), limits=4)
 
 
