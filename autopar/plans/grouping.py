@@ -63,9 +63,9 @@ def groups(
 ) -> tuple[Group, ...]:
     """Return the groups of two or more weights.
 
-    A weight that several runs use, or whose conversions branch, is converted alone.
+    A weight that several blocks use, or whose conversions branch, is converted alone.
     """
-    run_of = _numbered(graph)
+    run_of = _runs_of(graph)
     steps_of: defaultdict[str, list[Conversion]] = defaultdict(list)
     for conversion in conversions:
         steps_of[conversion.tensor].append(conversion)
@@ -84,17 +84,16 @@ def groups(
 def companions(graph: Graph) -> dict[str, float]:
     """Return, by parameter, the bytes of all weights of its run of statements relative to its own.
 
-    These weights may share its collective.  The ratio is 1 for parameters that several runs use.
+    These weights may share its collective.  The ratio is 1 for parameters that several blocks use.
     """
-    run_of = _numbered(graph)
+    run_of = _runs_of(graph)
     nbytes = {node.outputs[0].name: node.outputs[0].nbytes for node in graph.leaves("parameter")}
-    users = {name: _users(name, graph, run_of) for name in nbytes}
-    weight: Counter[frozenset[int]] = Counter()
-    for name, used_by in users.items():
-        weight[used_by] += nbytes[name]
+    weight: Counter[int] = Counter()
+    for name, run in run_of.items():
+        weight[run] += nbytes[name]
     return {
-        name: weight[used_by] / nbytes[name] if len(used_by) == 1 and nbytes[name] else 1.0
-        for name, used_by in users.items()
+        name: weight[run_of[name]] / own if name in run_of and own else 1.0
+        for name, own in nbytes.items()
     }
 
 
@@ -108,17 +107,23 @@ def _is_joint(source: Type, target: Type) -> bool:
     return is_gather(source, target) or (source, target) == (I, R)
 
 
-def _numbered(graph: Graph) -> Mapping[str, int]:
-    """Return the number of each node's run."""
-    return {
-        graph.nodes[place].name: number
-        for number, (_, places) in enumerate(runs(graph))
-        for place in places
-    }
+def _runs_of(graph: Graph) -> Mapping[str, int]:
+    """Return, by parameter, the run that gathers it: the first that uses it.
 
-
-def _users(tensor: str, graph: Graph, run_of: Mapping[str, int]) -> frozenset[int]:
-    return frozenset(run_of[reader.name] for reader in graph.consumers[tensor])
+    Parameters that several runs use are left out, unless the first is outside of all blocks: variables
+    of a block's function would have to leave it.
+    """
+    numbered, outside = {}, set()
+    for number, (block, places) in enumerate(runs(graph)):
+        numbered |= {graph.nodes[place].name: number for place in places}
+        outside |= {number} if block is None else set()
+    found = {}
+    for leaf in graph.leaves("parameter"):
+        readers = graph.consumers[leaf.outputs[0].name]
+        users = {numbered[reader.name] for reader in readers}
+        if users and (len(users) == 1 or min(users) in outside):
+            found[leaf.outputs[0].name] = min(users)
+    return found
 
 
 def _hops(
@@ -129,13 +134,11 @@ def _hops(
     precision: str,
     run_of: Mapping[str, int],
 ) -> Iterator[tuple[_Key, Member]]:
-    """Yield a weight's steps from its leaf to its only run, as long as they can be grouped."""
+    """Yield a weight's steps from its leaf to its run, as long as they can be grouped."""
     tensor = node.outputs[0]
-    users = _users(tensor.name, graph, run_of)
     in_a_row = all(a.target == b.source for a, b in itertools.pairwise(steps))
-    if len(users) != 1 or not in_a_row:
+    if tensor.name not in run_of or not in_a_row:
         return
-    (run,) = users
     reduce = reduction_dtype(tensor.name, graph, precision)
     key = None
     for hop, step in enumerate(steps):
@@ -143,5 +146,5 @@ def _hops(
         if not _is_joint(source, target) or mesh.sizes[step.axis] == 1:
             return
         gathers = is_gather(source, target)
-        key = _Key(run, key, hop, step.axis, gathers, target, tensor.dtype, reduce)
+        key = _Key(run_of[tensor.name], key, hop, step.axis, gathers, target, tensor.dtype, reduce)
         yield key, Member(node.target, tensor.name, source, step.regather)

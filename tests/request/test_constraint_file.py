@@ -108,7 +108,7 @@ def test_a_clash_names_both_lines(tmp_path: Path) -> None:
         *(
             (
                 f'[{kind}]\n"up.weight" = "[*, *]"\n',
-                "mine.toml:2: Constraint 'up.weight': [*, *] says",
+                "mine.toml:2: Constraint 'up.weight': [*, *] constrains nothing",
             )
             for kind in ("pin", "forbid", "prefer")
         ),
