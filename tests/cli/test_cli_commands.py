@@ -248,7 +248,7 @@ def test_verify_refuses_what_it_cannot_compute_again(plan_file: Path, tmp_path: 
     refused = run("verify", path, f"{FACTORIES}:good")
     assert refused.exit_code == 1 and "bound        FAILS" in refused.stdout
     assert "The plan is refused" in refused.stderr and "- bound: bound_s is " in refused.stderr
-    assert "warning: the plan was made with autopar 0.0.1, here is " in refused.stderr
+    assert "warning: the plan was made with autopar 0.0.1, on this machine it is " in refused.stderr
     assert "bound_s is " not in ok("verify", path, f"{FACTORIES}:good", "--no-bound")
 
 

@@ -355,7 +355,9 @@ def test_a_plan_of_another_model_says_what_differs(plan_file: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("given", [(), ("--mesh", "2", "--devices", "2")])
 def test_a_mesh_or_devices(given: tuple[str, ...], tmp_path: Path) -> None:
-    assert "either --mesh, such as 2x4, or --devices" in fails("plan", GOOD, *given, "-o", tmp_path / "p.json")
+    assert "either --mesh, such as 2x4, or --devices" in fails(
+        "plan", GOOD, *given, "-o", tmp_path / "p.json"
+    )
 
 
 def test_too_many_devices(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_figures_of_plans(place: Place, value: object, said: str, refused: Refus
         (("workers", 0, "mesh"), "x=4, y=1", "stage 0 on worker 0 is of the mesh (x=1, y=4)"),
         (("actions",), "", "Cannot read ''; a schedule begins like"),
         (("actions",), "[red]", "Cannot read '[red]'"),
-        (("actions",), "1f1b stages=9999999999 microbatches=4", "is of 9999999999 stages"),
+        (("actions",), "1f1b stages=9999999999 microbatches=4", "has 9999999999 stages"),
         (("prediction", "step_s"), NAN, "prediction.step_s is nan"),
         (("prediction", "bubbles", 1), 1.5, "prediction.bubbles.1 is 1.5, a share of the step"),
         (("prediction", "bubbles"), [], "prediction.bubbles are of 0 workers; the plan has 2"),

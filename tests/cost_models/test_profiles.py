@@ -295,7 +295,7 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (_swap('kind = "InfiniBand HDR"', "kind = 7"), "inter_host.kind is 7, not text"),
         (lambda p: p.replace("cache_bytes = 0.0", "cache_bytes = 1.0"), "cache_bytes_per_s is below"),
         (_swap("\nbfloat16 =", "\nbf16 ="), r"flops_per_s.bf16 is not a dtype .* mean 'bfloat16'"),
-        (_swap("\nbfloat16 =", '\n"torch.bfloat16" ='), r"torch.bfloat16 is no .* mean 'bfloat16'"),
+        (_swap("\nbfloat16 =", '\n"torch.bfloat16" ='), r"torch.bfloat16 is not .* mean 'bfloat16'"),
         (_swap("\nbfloat16 =", '\n"b f" ='), "flops_per_s.b f is not a dtype of torch"),
         (lambda p: p + FIT.format("allreduce"), r"intra_host.fits: 'allreduce' is .* 'all_reduce'"),
         (

@@ -145,7 +145,9 @@ def test_a_model_that_refuses_one_sample_is_planned() -> None:
 
 def test_why_the_batch_stayed_whole_is_said() -> None:
     """Where memory is short and microbatches, which would keep less, are not allowed."""
-    with pytest.raises(InfeasibleError, match=r"(?s)batch was not divided.*norm.*mixes the samples"):
+    with pytest.raises(
+        InfeasibleError, match=r"(?s)batch was not divided.*norm.*mixes the samples"
+    ):
         planned_mixing(memory_limit=1000)
 
 
