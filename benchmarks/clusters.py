@@ -35,7 +35,7 @@ from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, 
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.constraints import Constraint, from_user
-from autopar.sharding.narrow import speaks
+from autopar.sharding.narrow import applies
 from autopar.sharding.sharding_problem import Settings, pose, prices_of
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, load
@@ -256,7 +256,7 @@ def _settings(
 
 def _part(graph: Graph, mesh: Mesh, settings: Settings) -> Part:
     kept = saved(graph, "cuda")
-    spoken = tuple(c for c in settings.constraints if speaks(c, graph))
+    spoken = tuple(c for c in settings.constraints if applies(c, graph))
     own = replace(
         settings, constraints=spoken, recompute=settings.recompute if blocks(graph) else None
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import networkx as nx
@@ -174,6 +175,16 @@ def test_files_and_functions_stay_small() -> None:
                     # The trace of a model is one nest of context managers and closures.
                     allowed = 100 if path.name == "tracing.py" else 70
                     assert length <= allowed, f"{path}:{node.lineno} {node.name}: {length} lines"
+
+
+def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
+    """Pytest leaves out folders that are called ``build`` or ``dist``, unless it is told."""
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {p.relative_to(ROOT) for path in ROOT.glob("tests/**/test_*.py") for p in path.parents
+               if p != ROOT and ROOT in p.parents}  # fmt: skip
+    assert len(folders) > 20
+    left_out = {f for f in folders for pattern in patterns if fnmatch(f.name, pattern)}
+    assert not left_out
 
 
 def test_public_names() -> None:

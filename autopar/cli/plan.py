@@ -68,9 +68,7 @@ def command(
     hardware: HARDWARE = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Preset, see `autopar presets`, or a TOML file; default: the solver chooses."
-        ),
+        typer.Option(help="Preset (`autopar presets`) or TOML file; default: the solver chooses."),
     ] = None,
     constraint: Annotated[
         list[str] | None,
@@ -84,9 +82,7 @@ def command(
     memory: MEMORY = None,
     recompute: Annotated[
         str | None,
-        typer.Option(
-            help="none, selective or full, in every block; default: as the memory limit requires."
-        ),
+        typer.Option(help="none, selective or full in every block; default: by the memory limit."),
     ] = None,
     stages: STAGES = None,
     schedule: SCHEDULE = None,

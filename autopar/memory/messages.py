@@ -97,17 +97,23 @@ class _Messages:
         assert isinstance(shard, S) and isinstance(other, S)
         inside = other.dim == shard.dim and other.of < shard.of  # ranks already split the blocks
         blocks = shard.of // (mesh.sizes[c.axis] if inside else 1)
-        shape = form.local_shape(self.keeps.graph.tensors[c.tensor].shape, mesh)
-        return math.prod(shape[: shard.dim]) * blocks > 1
+        return self._before(shard.dim, c) * blocks > 1
 
     def _leads(self, c: Conversion) -> bool:
         """Return whether the parts, concatenated by rank, are the whole: the leading dim is split."""
-        part, whole = c.source.local(c.axis, self.keeps.mesh), c.target
+        part = c.source.local(c.axis, self.keeps.mesh)
         if not isinstance(part, S):
-            part, whole = c.target.local(c.axis, self.keeps.mesh), c.source
+            part = c.target.local(c.axis, self.keeps.mesh)
         assert isinstance(part, S)
-        shape = whole.local_shape(self.keeps.graph.tensors[c.tensor].shape, self.keeps.mesh)
-        return math.prod(shape[: part.dim]) * part.of == 1
+        return self._before(part.dim, c) * part.of == 1
+
+    def _before(self, dim: int, c: Conversion) -> int:
+        """Return the size of the dims before one, over all ranks.
+
+        If a rank's part of them has a single entry, there is no copy, but the planner interpolates
+        between numbers of samples, and may not take the one of a single sample for the rule.
+        """
+        return math.prod(self.keeps.graph.tensors[c.tensor].shape[:dim])
 
     def _is_ready(self, c: Conversion) -> bool:
         """Return whether its gradient can be reduced without a copy."""

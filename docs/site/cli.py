@@ -20,10 +20,10 @@ HEAD = """\
 
 # The command line
 
-`autopar COMMAND --help` prints the text below, with an example. `--debug` shows the traceback of an error.
-The exit code is 0 on success, 1 if a message explains the failure, and 2 for arguments that cannot be read.
-Output files go into an existing folder; `emit` and `frontier` create the folder that you name. Errors name
-the flag of the argument that they are about.
+`autopar COMMAND --help` prints the text below, with an example. `--debug` shows an error's traceback.
+The exit code is 0 on success, 1 if a message explains the failure, and 2 for arguments that cannot be
+read. Output files go into an existing folder; `emit` and `frontier` create the folder that you name.
+Errors name the flag of the argument that they are about.
 
 """
 

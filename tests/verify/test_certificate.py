@@ -271,7 +271,7 @@ def test_a_type_that_nobody_makes(forced: Made) -> None:
     assert choice["sharding"]["outputs"][0] == "[S(0), S(1)]"
     failed = forced.refused(put("choices", place, "sharding", "outputs", 0, value="[S(0), I]"))
     assert failed.name == "structure"
-    assert "wants up as [S(0), S(1)], which is never made" in failed.what
+    assert "needs up as [S(0), S(1)], which is never made" in failed.what
 
 
 def test_a_choice_with_too_few_operands(forced: Made) -> None:
@@ -474,7 +474,7 @@ def test_a_decision_that_the_users_constraint_forbids(limited: Made) -> None:
     other = "I" if isinstance(parameter.stored[0], S) else "S"
     constraint = {"subject": "stored", "pattern": "up.weight", "allowed": [[other]], "axis": "x"}
     failed = limited.refused(put("asked", "constraints", value=[constraint]))
-    assert failed.name == "constraints" and "parameter up.weight rests" in failed.what
+    assert failed.name == "constraints" and "parameter up.weight is stored" in failed.what
 
 
 INFORMATIVE = ("versions", "precision", "asked.recompute")

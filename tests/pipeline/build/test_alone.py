@@ -8,9 +8,10 @@ import pytest
 
 from autopar.compile.automatic import source_of
 from autopar.ir.mesh import Mesh
-from autopar.pipeline.build.choose import PipelineOptions, choose
+from autopar.pipeline.build.choose import choose
 from autopar.pipeline.build.comparison import Chosen
 from autopar.pipeline.build.single_stage import SingleStagePlanner
+from autopar.request.pipeline import Pipeline
 from autopar.sharding.sharding_problem import Compilation
 from cost_models.hardware import load
 from tests.pipeline.build.cases import compiler_of
@@ -57,10 +58,10 @@ def test_the_best_of_all_that_was_compared_wins() -> None:
     compiler, batch = compiler_of("llama", MESH, slow_hosts(1e13, 0.0, per_host=4), layers=2)
     source = source_of(compiler, batch)
     settings = compiler.settings(None)
-    roomy = choose(source, MESH, compiler.hardware, settings, PipelineOptions())
+    roomy = choose(source, MESH, compiler.hardware, settings, Pipeline())
     memory = 0.9 * _nbytes(roomy)
     tight = choose(
-        source, MESH, compiler.hardware, replace(settings, memory_limit=memory), PipelineOptions()
+        source, MESH, compiler.hardware, replace(settings, memory_limit=memory), Pipeline()
     )
     assert _step(tight) == min(each.step_s for each in tight.compared if each.step_s is not None)
     assert _nbytes(tight) <= memory
