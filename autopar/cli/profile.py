@@ -54,16 +54,11 @@ def command(
     hardware: HARDWARE = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Time only the plan of this preset; default: those of the solver and all presets."
-        ),
+        typer.Option(help="Time only this preset's plan; default: the solver's and all presets'."),
     ] = None,
     stages: Annotated[
         str | None,
-        typer.Option(
-            help="Time the stages of a pipeline: auto, a number, or meshes such as 1+3; "
-            "default: no stages."
-        ),
+        typer.Option(help="Time stages: auto, a number, or meshes such as 1+3; default: none."),
     ] = None,
     schedule: SCHEDULE = None,
     microbatches: MICROBATCHES = None,
@@ -76,18 +71,14 @@ def command(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Time the operators of all candidates, not only those of plans."
-        ),
+        typer.Option("--all", help="Time all candidates' operators, not only those of plans."),
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="Time operators again that the database already has.")
     ] = False,
     running: Annotated[
         bool,
-        typer.Option(
-            "--run", help="Compare a traced step with the prediction, on local processes."
-        ),
+        typer.Option("--run", help="Compare a traced step with the prediction, locally."),
     ] = False,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps to trace, with --run; default: 5.")
