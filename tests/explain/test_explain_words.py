@@ -225,8 +225,8 @@ def test_a_module_is_not_what_only_serves_it() -> None:
         ("nope", "has no 'nope'. Names look like"),
         ("upproj.weight", "Names look like model.layers.0.mlp.up_proj.weight"),
         ("input_ids", "is not decided"),
-        ("weight", "means 21 things"),
-        ("*norm", "means 5 things"),
+        ("weight", "matches 21 targets"),
+        ("*norm", "matches 5 targets"),
         ("", "has no ''"),
     ],
 )

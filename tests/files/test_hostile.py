@@ -339,5 +339,5 @@ def test_databases_run_nothing(tmp_path: Path) -> None:
             "create table timed (a); create view setting as select load_extension('x') as id;"
             "pragma application_id = 1098216528; pragma user_version = 2;"
         )
-    with pytest.raises(CostModelError, match="no profile database"):
+    with pytest.raises(CostModelError, match="not a profile database"):
         Database(path).settings()
