@@ -228,7 +228,7 @@ def test_workloads_are_checked() -> None:
         Workload(
             (Layer("a", differs), Layer("b", (Option(),))), (Tensor(0, (1,)),), workload.pools
         ).check()
-    with pytest.raises(PlanError, match=r"no workload: layers.0.options"):
+    with pytest.raises(PlanError, match=r"not a workload: layers.0.options"):
         from_json('{"layers": [{"name": "a"}], "pools": []}')
     assert "layer 0" in to_text(random_workload(5))
 
