@@ -113,10 +113,12 @@ def _runs_of(graph: Graph) -> Mapping[str, int]:
     Parameters that several runs use are left out, unless the first is outside of all blocks: variables
     of a block's function would have to leave it.
     """
-    numbered, outside = {}, set()
+    numbered: dict[str, int] = {}
+    outside: set[int] = set()
     for number, (block, places) in enumerate(runs(graph)):
         numbered |= {graph.nodes[place].name: number for place in places}
-        outside |= {number} if block is None else set()
+        if block is None:
+            outside.add(number)
     found = {}
     for leaf in graph.leaves("parameter"):
         readers = graph.consumers[leaf.outputs[0].name]
