@@ -10,7 +10,7 @@ import pytest
 from tests.distributed.by_hand import LIMIT_S, Ended, run
 
 SCRIPT = Path(__file__).parent / "trial.py"
-LIMITS = {"AUTOPAR_HEARTBEAT_S": "4", "AUTOPAR_TIMEOUT_S": "40"}
+LIMITS = {"AUTOPAR_HEARTBEAT_S": "8", "AUTOPAR_TIMEOUT_S": "40"}
 BROKEN = "ValueError: broken on purpose"
 SILENT = "ended without a message: killed"
 EARLY = "rank {rank} ended after 3 calls of its parallel models, while this rank is in call 4"
@@ -31,7 +31,7 @@ WORDS = {
     "exit_1": EARLY,
     "exit_text": EARLY,
     "destroy_and_exit": EARLY,
-    "stop": "has been stopped for 4 s",
+    "stop": "has been stopped for 8 s",
     "loader_fork": "no such sample",
     "loader_spawn": "no such sample",
     "other_hook": BROKEN,
