@@ -99,3 +99,16 @@ def test_what_was_found_is_within_the_aims_but_for_two() -> None:
             assert found[name][half]["mape"] <= 0.10
     assert found["jean zay"]["all"]["out of memory, predicted so"] == [5, 6]
     assert found["jean zay"]["topology sweep"]["tau"] >= 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_benchmark_says_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import published
+
+    monkeypatch.setattr("sys.argv", ["published.py", "-o", str(tmp_path / "again.json")])
+    published.main()
+    again = json.loads((tmp_path / "again.json").read_text())
+    before = json.loads((FOLDER / "published.json").read_text())
+    for name in before:
+        assert again[name]["all"]["mape"] == pytest.approx(before[name]["all"]["mape"], rel=0.05)
