@@ -137,7 +137,7 @@ class Program:
                 f"{self.path}: {self.model.__name__}.forward must return {len(names)} tensors, "
                 f"({', '.join(names)}), as the plan says."
             )
-        return dict(zip(names, results, strict=True))
+        return dict(zip(names, map(tree._constants.apart, results), strict=True))
 
     def result_form(self, name: str) -> Sharding:
         """Return the sharding of a result: that of its operator, with partial sums reduced."""
