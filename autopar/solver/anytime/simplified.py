@@ -25,25 +25,35 @@ class Simplified:
 
     tables: Tables
     steps: tuple[tuple[Rewriting, tuple[int, ...]], ...]
+    times: Index
+    """The times that are left, as places among those before the last step."""
 
     @property
     def constant(self) -> float:
         """What the whole problem costs beyond what the tables say."""
         return sum(rewriting.constant for rewriting, _ in self.steps)
 
-    def whole(self, states: Index) -> list[int]:
-        """Extend an assignment to all variables of the problem."""
-        found = states.tolist()
-        for rewriting, left in reversed(self.steps):
+    def whole(self, states: Index, above: int = 0) -> list[int]:
+        """Extend an assignment to all variables of the problem, or of that after `above` steps."""
+        found: list[int] = states.tolist()
+        for rewriting, left in reversed(self.steps[above:]):
             found = rewriting.whole(left, found)
         return found
+
+    def prices(self, earlier: Array) -> Array:
+        """Prices at the times before the last step, each moved to the next time that is left."""
+        if len(self.times) == 0:
+            return np.zeros(0)
+        middles = (self.times[1:] + self.times[:-1] + 1) // 2
+        place = np.searchsorted(middles, np.arange(len(earlier)), side="right")
+        return np.bincount(place, weights=earlier, minlength=len(self.times))
 
 
 def simplified(problem: TimedProblem) -> Simplified:
     """Return the smaller problem; raises `InfeasibleError` where no assignment is possible."""
-    spans, limits = reduced_times(problem.spans, problem.limits)
+    spans, limits, times = reduced_times(problem.spans, problem.limits)
     rewriting = Rewriting.of(problem.costs, problem.pairs, spans)
-    return _rounds(rewriting, limits, ())
+    return _rounds(rewriting, limits, times, ())
 
 
 def simplified_again(earlier: Simplified, alive: Mask, table: Array) -> Simplified:
@@ -63,11 +73,15 @@ def simplified_again(earlier: Simplified, alive: Mask, table: Array) -> Simplifi
         for n in range(t.span_at[i], t.span_at[i + 1])
         for at in (int(t.nbytes_at[n]),)
     ]
-    return _rounds(Rewriting.of(costs, pairs, spans), t.limit, earlier.steps)
+    times = np.arange(len(t.limit))
+    return _rounds(Rewriting.of(costs, pairs, spans), t.limit, times, earlier.steps)
 
 
 def _rounds(
-    rewriting: Rewriting, limits: Array, steps: tuple[tuple[Rewriting, tuple[int, ...]], ...]
+    rewriting: Rewriting,
+    limits: Array,
+    times: Index,
+    steps: tuple[tuple[Rewriting, tuple[int, ...]], ...],
 ) -> Simplified:
     for _ in range(ROUNDS):
         left = rewriting.left
@@ -80,12 +94,13 @@ def _rounds(
             i, j = left[tables.left[pair]], left[tables.right[pair]]
             rewriting.know(i, j, int(kind))
         rewriting.rewrite()
-        limits = _with_fewer_times(rewriting, limits)
+        limits, kept = _with_fewer_times(rewriting, limits)
+        times = times[kept]
         now = sum(len(rewriting.costs[i]) for i in rewriting.left)
         if now > (1 - LARGEST_DROP) * len(tables.cost):
             break
     left = rewriting.left
-    return Simplified(_tables(rewriting, left, limits), (*steps, (rewriting, tuple(left))))
+    return Simplified(_tables(rewriting, left, limits), (*steps, (rewriting, tuple(left))), times)
 
 
 def _tables(rewriting: Rewriting, left: Sequence[int], limits: Array) -> Tables:
@@ -115,10 +130,10 @@ def _keep(rewriting: Rewriting, left: Sequence[int], tables: Tables, alive: Mask
         rewriting.keep(i, kept)
 
 
-def _with_fewer_times(rewriting: Rewriting, limits: Array) -> Array:
+def _with_fewer_times(rewriting: Rewriting, limits: Array) -> tuple[Array, Index]:
     every = [span for spans in rewriting.spans.values() for span in spans]
-    spans, limits = reduced_times(every, limits)
+    spans, limits, kept = reduced_times(every, limits)
     rewriting.spans.clear()
     for span in spans:
         rewriting.spans.setdefault(span.variable, []).append(span)
-    return limits
+    return limits, kept

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.errors import InfeasibleError
+from autopar.solver.anytime.tables import Index
 from autopar.solver.anytime.timed_problem import Array, Span
 
 
-def reduced_times(spans: Sequence[Span], limits: Array) -> tuple[list[Span], Array]:
-    """Return the spans over the times that matter, with the limits on what a choice adds.
+def reduced_times(spans: Sequence[Span], limits: Array) -> tuple[list[Span], Array, Index]:
+    """Return the spans over the times that matter, the limits on what a choice adds, and those times.
 
     The least bytes of each span are in use whatever is chosen: they are taken off the limits.  Raises
     `InfeasibleError` where they alone exceed one.
@@ -34,7 +35,8 @@ def reduced_times(spans: Sequence[Span], limits: Array) -> tuple[list[Span], Arr
     moved = [
         replace(span, start=int(before[span.start]), stop=int(before[span.stop])) for span in spans
     ]
-    return _joined([span for span in moved if span.stop > span.start]), left[kept]
+    times = np.array(kept, dtype=np.int64)
+    return _joined([span for span in moved if span.stop > span.start]), left[times], times
 
 
 def _course(spans: Sequence[Span], nbytes: Sequence[float], count: int) -> Array:
