@@ -23,7 +23,7 @@ MOST_ENTRIES = 3_000_000
 """Larger problems are not split: their decisions are many and small."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Branch:
     """A part of all assignments, and the search for its bound."""
 
