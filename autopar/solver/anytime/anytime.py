@@ -63,6 +63,7 @@ class Anytime:
         first = Branch.root(self.root)
         self.open: list[Branch] = [first]
         self.prices = first.ascent.prices
+        self.dearest = _dearest(self.root) * (1 + 2 * CLOSED)
         self.rounds = self.sweeps = self.branches = 0
 
     @property
@@ -83,7 +84,8 @@ class Anytime:
     @property
     def enough(self) -> float:
         """A part with this bound has no better assignment, but for rounding."""
-        return self.cost - CLOSED * abs(self.cost) if np.isfinite(self.cost) else np.inf
+        cost = self.cost if np.isfinite(self.cost) else self.dearest
+        return cost - CLOSED * abs(cost)
 
     def round(self) -> None:
         """Work on the open part with the lowest bound, then on assignments."""
@@ -137,6 +139,15 @@ class Anytime:
         return Solution(states, cost, min(self.bound, cost), work, left)
 
 
+def _dearest(problem: Simplified) -> float:
+    """No assignment costs more: a part with a higher bound has none."""
+    t = problem.tables
+    own = np.where(np.isfinite(t.cost), np.abs(t.cost), 0.0).sum()
+    return (
+        float(own + np.where(np.isfinite(t.table), np.abs(t.table), 0.0).sum()) + problem.constant
+    )
+
+
 def solve_anytime(
     problem: TimedProblem,
     seconds: float,
@@ -144,10 +155,15 @@ def solve_anytime(
     rounds: int | None = None,
     watch: Callable[[Anytime], None] | None = None,
 ) -> Solution:
-    """Search until the seconds or the rounds are over, or the best assignment is found and proved."""
+    """Search until the seconds or the rounds are over, or the best assignment is found and proved.
+
+    At least one round is made.  Raises `InfeasibleError` where no assignment was found.
+    """
     stop = time.monotonic() + seconds
     run = Anytime(problem, seed)
-    while not run.done and time.monotonic() < stop and (rounds is None or run.rounds < rounds):
+    while not run.done and (rounds is None or run.rounds < rounds):
+        if run.rounds and time.monotonic() >= stop:
+            break
         run.round()
         if watch is not None:
             watch(run)

@@ -22,7 +22,7 @@ SHORTER = 0.7
 """After so many sweeps without gain, steps get shorter, from the best prices again."""
 SETTLING = 20
 """Sweeps before prices move."""
-LEAST_STEP = 1e-4
+LEAST_STEP, GO_ON = 1e-4, 0.03
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,10 @@ class Ascent:
     def stalled(self) -> bool:
         """Whether longer search hardly raises the bound."""
         return self.step < LEAST_STEP or (len(self.prices) == 0 and self.sweeps > 4 * PATIENCE)
+
+    def go_on(self) -> None:
+        """Take long steps again, from the best prices."""
+        self.step, self._stale = GO_ON, 0
 
     @property
     def best_prices(self) -> Array:
@@ -108,7 +112,7 @@ class Ascent:
             self.prices = np.maximum(0.0, self.prices + by * self._direction)
 
     def settle(self) -> tuple[Array, Array, float]:
-        """Return costs with bytes priced, messages and bound of the best prices, after a forward sweep."""
+        """Return priced costs, messages and bound at the best prices, after a forward sweep."""
         prices, messages = self._best[0], self._best[1].copy()
         priced = price(self.tables, prices)
         states = self.states.copy()

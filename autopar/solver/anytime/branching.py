@@ -18,7 +18,6 @@ from autopar.solver.anytime.prune import Mask, affordable
 from autopar.solver.anytime.simplified import Simplified, simplified_again
 from autopar.solver.anytime.tables import Array
 
-CHILD_STEP = 0.03
 MOST_ENTRIES = 3_000_000
 """Larger problems are not split: their decisions are many and small."""
 
@@ -49,7 +48,7 @@ class Branch:
             return None
         prices = smaller.prices(self.ascent.best_prices)
         ascent = Ascent(smaller.tables, prices, self.bound - smaller.constant)
-        ascent.step = CHILD_STEP
+        ascent.go_on()
         return Branch(smaller, ascent, depth)
 
     def affordable(self, best: float) -> tuple[Mask, Array]:
@@ -69,17 +68,18 @@ class Branch:
         if np.isfinite(table).sum() < 0.9 * entries or alive.sum() < 0.9 * len(alive):
             smaller = self.within(alive, table, self.depth)
             return [] if smaller is None else [smaller]
-        if len(t.table) > MOST_ENTRIES:
+        if len(t.table) > MOST_ENTRIES or len(t.size) == 0:
+            self.ascent.go_on()
             return [self]
-        half = self._half(alive)
-        if half is None:
-            return [self]
-        parts = [alive & half[0], alive & half[1]]
+        parts = [alive & half for half in self._halves(alive)]
         made = [self.within(part, table, self.depth + 1) for part in parts]
         return [each for each in made if each is not None]
 
-    def _half(self, alive: Mask) -> tuple[Mask, Mask] | None:
-        """Two masks that split the states of the variable whose priced bytes vary most."""
+    def _halves(self, alive: Mask) -> tuple[Mask, Mask]:
+        """Two masks that split the states of the variable whose priced bytes vary most.
+
+        Where none vary, they split the variable with most states: the one read off most, and others.
+        """
         t = self.problem.tables
         weight = price(t, self.ascent.best_prices) - t.cost
         share = np.where(alive, self.ascent.load_share, 0.0) + 1e-6 * alive
@@ -88,8 +88,10 @@ class Branch:
         owner = np.repeat(np.arange(len(t.size)), t.size)
         spread = np.add.reduceat(share * (weight - means[owner]) ** 2, t.first[:-1]) / sums
         chosen = int(spread.argmax())
-        if not spread[chosen] > 0:
-            return None
-        low = (owner != chosen) | (weight <= means[chosen])
-        high = (owner != chosen) | (weight > means[chosen])
-        return low, high
+        first = weight <= means[chosen]
+        if not spread[chosen] > 1e-12 * float(np.abs(weight).max()) ** 2:
+            chosen = int(np.add.reduceat(alive, t.first[:-1], dtype=np.int64).argmax())
+            own = slice(t.first[chosen], t.first[chosen + 1])
+            first = np.zeros(len(alive), dtype=np.bool_)
+            first[t.first[chosen] + int(share[own].argmax())] = True
+        return (owner != chosen) | first, (owner != chosen) | ~first

@@ -17,11 +17,6 @@ FORBIDDEN = 1e17
 """Costs from here on forbid: the contest writes 1e18 and sums of it."""
 
 
-def is_contest(content: object) -> bool:
-    """Whether parsed JSON looks like a problem of the contest."""
-    return isinstance(content, dict) and isinstance(content.get("problem"), dict)
-
-
 def timed_problem(content: object, source: str) -> TimedProblem:
     """Return the problem; raise `PlanError` that names `source` and the place of the first fault."""
     try:
@@ -102,9 +97,7 @@ def _pairs(edges: object, costs: list[Array]) -> tuple[Pair, ...]:
     return tuple(found)
 
 
-def _bytes(
-    problem: object, nodes: object, costs: list[Array]
-) -> tuple[tuple[Span, ...], Array]:
+def _bytes(problem: object, nodes: object, costs: list[Array]) -> tuple[tuple[Span, ...], Array]:
     usages = _lists(nodes, "usages", "problem.nodes.")
     intervals = _field(nodes, "intervals", list, "problem.nodes.")
     if not len(costs) == len(usages) == len(intervals):

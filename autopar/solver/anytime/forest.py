@@ -1,17 +1,54 @@
-"""Exact moves over large parts: the best states of an induced forest, everything else fixed.
+"""The best states of an induced forest, everything else fixed: an exact move over a large part.
 
-A random set of variables whose tables form no circle is solved by dynamic programming, with bytes at
-their prices.  What changes falls apart into components that share no table; each is taken if the
-bytes stay within their limits.
+Of the candidates, a random set whose tables form no circle is solved by dynamic programming, with
+bytes at their prices.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solver.anytime.tables import Array, Index, Tables
 from autopar.utils.compiled import compiled
+
+
+class Workspace(NamedTuple):
+    """Memory for moves; between them `inside` is false, `seen` -1 and `root` each variable itself.
+
+    `order` lists the forest's variables, each after its parent; `up` has the link to the parent, or
+    -1; `found` the new states; `part` the number of the connected part that changes, or -1.
+    """
+
+    inside: NDArray[np.bool_]
+    seen: Index
+    root: Index
+    order: Index
+    up: Index
+    part: Index
+    found: Index
+    sums: Array
+    gains: Array
+    dearer: Array
+
+
+def workspace(t: Tables) -> Workspace:
+    """Return memory for moves on a problem."""
+    count = len(t.size)
+    return Workspace(
+        inside=np.zeros(count, dtype=np.bool_),
+        seen=np.full(count, -1),
+        root=np.arange(count),
+        order=np.zeros(count, dtype=np.int64),
+        up=np.full(count, -1),
+        part=np.full(count, -1),
+        found=np.zeros(count, dtype=np.int64),
+        sums=np.zeros(len(t.cost)),
+        gains=np.zeros(count),
+        dearer=np.zeros(count),
+    )
 
 
 @compiled
@@ -23,54 +60,61 @@ def _root(of: Index, i: int) -> int:
 
 
 @compiled
-def draw(t: Tables, candidates: Index, inside: NDArray[np.bool_]) -> None:
-    """Take candidates in their order, unless one would close a circle."""
-    root = np.arange(len(t.size))
-    seen = np.full(len(t.size), -1)
+def draw(t: Tables, candidates: Index, w: Workspace) -> None:
+    """Put candidates inside in their order, unless one would close a circle."""
     for i in candidates:
         closes = False
         for link in range(t.link_at[i], t.link_at[i + 1]):
             j = t.link_other[link]
-            if inside[j]:
-                r = _root(root, j)
-                if seen[r] == i:
+            if w.inside[j]:
+                r = _root(w.root, j)
+                if w.seen[r] == i:
                     closes = True
                     break
-                seen[r] = i
+                w.seen[r] = i
         if not closes:
-            inside[i] = True
+            w.inside[i] = True
             for link in range(t.link_at[i], t.link_at[i + 1]):
-                if inside[t.link_other[link]]:
-                    root[_root(root, t.link_other[link])] = i
+                if w.inside[t.link_other[link]]:
+                    w.root[_root(w.root, t.link_other[link])] = i
 
 
 @compiled
-def rooted(t: Tables, inside: NDArray[np.bool_], up: Index) -> Index:
-    """Return the variables of the forest, each after its parent; `up` gets the link to it, or -1."""
+def rooted(t: Tables, candidates: Index, w: Workspace) -> int:
+    """Set order and parents of the forest; return how many variables it has."""
+    for i in candidates:
+        w.seen[i] = -1
+        w.root[i] = i
     count = 0
-    order = np.empty(inside.sum(), dtype=np.int64)
-    known = np.zeros(len(t.size), dtype=np.bool_)
-    for start in range(len(t.size)):
-        if not inside[start] or known[start]:
+    for start in candidates:
+        if not w.inside[start] or w.seen[start] >= 0:
             continue
-        known[start] = True
-        up[start] = -1
-        order[count] = start
+        w.seen[start] = 0
+        w.up[start] = -1
+        w.order[count] = start
         at = count
         count += 1
         while at < count:
-            i = order[at]
+            i = w.order[at]
             at += 1
             for link in range(t.link_at[i], t.link_at[i + 1]):
                 j = t.link_other[link]
-                if inside[j] and not known[j]:
-                    known[j] = True
-                    order[count] = j
+                if w.inside[j] and w.seen[j] < 0:
+                    w.seen[j] = 0
+                    w.order[count] = j
                     count += 1
-                    for back in range(t.link_at[j], t.link_at[j + 1]):
-                        if t.link_pair[back] == t.link_pair[link]:
-                            up[j] = back
-    return order
+                    w.up[j] = _link_to(t, j, t.link_pair[link])
+    for step in range(count):
+        w.seen[w.order[step]] = -1
+    return count
+
+
+@compiled
+def _link_to(t: Tables, i: int, pair: int) -> int:
+    for link in range(t.link_at[i], t.link_at[i + 1]):
+        if t.link_pair[link] == pair:
+            return link
+    return -1
 
 
 @compiled
@@ -84,39 +128,46 @@ def entry(t: Tables, i: int, link: int, s: int, other: int) -> float:
 
 @compiled
 def best_on_forest(
-    t: Tables, priced: Array, states: Index, order: Index, up: Index,
-    inside: NDArray[np.bool_], sums: Array, found: Index,
+    t: Tables, priced: Array, states: Index, count: int, noise: float, w: Workspace
 ) -> None:
-    """Set `found` to the least-cost states of the forest, given those of the rest in `states`."""
-    for i in order:
+    """Set `found` to the least-cost states of the forest, given those of the rest in `states`.
+
+    To each state's cost a random number is added, on average `noise`.
+    """
+    for step in range(count):
+        i = w.order[step]
         f, k = t.first[i], t.size[i]
-        sums[f : f + k] = priced[f : f + k]
+        for s in range(k):
+            w.sums[f + s] = priced[f + s]
+            if noise > 0.0:
+                w.sums[f + s] -= noise * np.log(np.random.random() + 1e-12)
         for link in range(t.link_at[i], t.link_at[i + 1]):
             j = t.link_other[link]
-            if not inside[j]:
+            if not w.inside[j]:
                 pair = t.link_pair[link]
                 at = t.table_at[pair]
                 if t.left[pair] == i:
                     for s in range(k):
-                        sums[f + s] += t.table[at + s * t.size[j] + states[j]]
+                        w.sums[f + s] += t.table[at + s * t.size[j] + states[j]]
                 else:
                     at += states[j] * k
                     for s in range(k):
-                        sums[f + s] += t.table[at + s]
-    for step in range(len(order) - 1, -1, -1):
-        i = order[step]
-        if up[i] >= 0:
-            _lift(t, i, up[i], sums)
-    for i in order:
-        f, link = t.first[i], up[i]
-        best, least = 0, np.inf
+                        w.sums[f + s] += t.table[at + s]
+    for step in range(count - 1, -1, -1):
+        i = w.order[step]
+        if w.up[i] >= 0:
+            _lift(t, i, w.up[i], w.sums)
+    for step in range(count):
+        i = w.order[step]
+        f, link = t.first[i], w.up[i]
+        best, least = states[i], np.inf
         for s in range(t.size[i]):
-            value = sums[f + s]
+            value = w.sums[f + s]
             if link >= 0:
-                value += entry(t, i, link, s, found[t.link_other[link]])
+                value += entry(t, i, link, s, w.found[t.link_other[link]])
             if value < least:
                 best, least = s, value
-        found[i] = best
+        w.found[i] = best
 
 
 @compiled
@@ -126,10 +177,9 @@ def _lift(t: Tables, i: int, link: int, sums: Array) -> None:
     f, k, fp, kp, at = t.first[i], t.size[i], t.first[p], t.size[p], t.table_at[pair]
     if t.left[pair] == p:
         for a in range(kp):
-            line = t.table[at + a * k : at + (a + 1) * k]
             least = np.inf
             for s in range(k):
-                value = line[s] + sums[f + s]
+                value = t.table[at + a * k + s] + sums[f + s]
                 if value < least:
                     least = value
             sums[fp + a] += least
@@ -137,9 +187,8 @@ def _lift(t: Tables, i: int, link: int, sums: Array) -> None:
         out = np.full(kp, np.inf)
         for s in range(k):
             base = sums[f + s]
-            line = t.table[at + s * kp : at + (s + 1) * kp]
             for a in range(kp):
-                value = line[a] + base
+                value = t.table[at + s * kp + a] + base
                 if value < out[a]:
                     out[a] = value
         for a in range(kp):
@@ -147,140 +196,40 @@ def _lift(t: Tables, i: int, link: int, sums: Array) -> None:
 
 
 @compiled
-def components(
-    t: Tables, priced: Array, states: Index, found: Index, order: Index, up: Index,
-    part: Index, gains: Array,
-) -> int:
-    """Number the connected parts of what changes; `gains` gets what each adds to the priced cost."""
-    count = 0
-    for i in order:
-        part[i] = -1
-        link = up[i]
+def components(t: Tables, priced: Array, states: Index, count: int, w: Workspace) -> int:
+    """Number the connected parts of what changes; `gains` gets what each adds to the priced cost.
+
+    `dearer` gets what each adds to the cost without prices.
+    """
+    parts = 0
+    for step in range(count):
+        i = w.order[step]
+        w.part[i] = -1
+        link = w.up[i]
         p = t.link_other[link] if link >= 0 else -1
-        changed, above = found[i] != states[i], p >= 0 and part[p] >= 0
+        changed, above = w.found[i] != states[i], p >= 0 and w.part[p] >= 0
         if changed:
             if above:
-                part[i] = part[p]
+                w.part[i] = w.part[p]
             else:
-                part[i] = count
-                gains[count] = 0.0
-                count += 1
-            f = t.first[i]
-            gains[part[i]] += priced[f + found[i]] - priced[f + states[i]]
-        if link >= 0 and (changed or above):
-            now = entry(t, i, link, states[i], states[p])
-            then = entry(t, i, link, found[i], found[p])
-            gains[part[i] if changed else part[p]] += then - now
-    return count
-
-
-@compiled
-def add_outside(
-    t: Tables, states: Index, found: Index, order: Index,
-    inside: NDArray[np.bool_], part: Index, gains: Array,
-) -> None:
-    """Add to `gains` what changes in the tables shared with variables outside of the forest."""
-    for i in order:
-        if part[i] < 0:
-            continue
-        for link in range(t.link_at[i], t.link_at[i + 1]):
-            j = t.link_other[link]
-            if not inside[j]:
-                gains[part[i]] += entry(t, i, link, found[i], states[j])
-                gains[part[i]] -= entry(t, i, link, states[i], states[j])
-
-
-@compiled
-def shift(t: Tables, i: int, before: int, after: int, course: Array) -> None:
-    """Change the bytes in use over time as variable i goes from one state to another."""
-    for span in range(t.span_at[i], t.span_at[i + 1]):
-        at = t.nbytes_at[span]
-        more = t.nbytes[at + after] - t.nbytes[at + before]
-        if more != 0.0:
-            for time in range(t.span_start[span], t.span_stop[span]):
-                course[time] += more
-
-
-@compiled
-def exceeds(t: Tables, i: int, before: int, after: int, course: Array, most: Array) -> bool:
-    """Whether the bytes are above `most` at a time when variable i now needs more than before."""
-    for span in range(t.span_at[i], t.span_at[i + 1]):
-        at = t.nbytes_at[span]
-        if t.nbytes[at + after] > t.nbytes[at + before]:
-            for time in range(t.span_start[span], t.span_stop[span]):
-                if course[time] > most[time]:
-                    return True
-    return False
-
-
-@compiled
-def take(
-    t: Tables, states: Index, found: Index, order: Index, part: Index, gains: Array, count: int,
-    course: Array, most: Array, worst: float,
-) -> int:
-    """Take the components in the order of their gains, as far as bytes allow; return how many.
-
-    A component is left out if it adds more than `worst` to the priced cost.
-    """
-    start = np.zeros(count + 1, dtype=np.int64)
-    for i in order:
-        if part[i] >= 0:
-            start[part[i] + 1] += 1
-    for c in range(count):
-        start[c + 1] += start[c]
-    members = np.empty(start[count], dtype=np.int64)
-    free = start[:-1].copy()
-    for i in order:
-        if part[i] >= 0:
-            members[free[part[i]]] = i
-            free[part[i]] += 1
-    taken = 0
-    for c in np.argsort(gains[:count], kind="mergesort"):
-        if gains[c] > worst:
-            break
-        here = members[start[c] : start[c + 1]]
-        for i in here:
-            shift(t, i, states[i], found[i], course)
-        bad = False
-        for i in here:
-            if exceeds(t, i, states[i], found[i], course, most):
-                bad = True
-                break
-        if bad:
-            for i in here:
-                shift(t, i, found[i], states[i], course)
-        else:
-            taken += 1
-            for i in here:
-                states[i] = found[i]
-    return taken
-
-
-@compiled
-def forest_move(
-    t: Tables, priced: Array, states: Index, candidates: Index, course: Array, most: Array,
-    noise: float, seed: int, wanted: Index,
-) -> int:
-    """Solve a forest drawn from the candidates, and take what fits; return how many components.
-
-    `wanted` is set to the assignment with all of them.  `noise` is the spread of what is added to
-    each state's cost at random, so that equal and nearly equal answers take turns.
-    """
-    inside = np.zeros(len(t.size), dtype=np.bool_)
-    up, part = np.empty(len(t.size), dtype=np.int64), np.full(len(t.size), -1)
-    draw(t, candidates, inside)
-    order = rooted(t, inside, up)
-    disturbed = priced
-    if noise > 0.0:
-        np.random.seed(seed)
-        disturbed = priced.copy()
-        for i in order:
-            for place in range(t.first[i], t.first[i + 1]):
-                disturbed[place] -= noise * np.log(np.random.random() + 1e-12)
-    wanted[:] = states
-    best_on_forest(t, disturbed, states, order, up, inside, np.empty(len(priced)), wanted)
-    gains = np.empty(len(order))
-    count = components(t, priced, states, wanted, order, up, part, gains)
-    add_outside(t, states, wanted, order, inside, part, gains)
-    worst = noise * 3.0
-    return take(t, states, wanted, order, part, gains, count, course, most, worst)
+                w.part[i] = parts
+                w.gains[parts] = 0.0
+                w.dearer[parts] = 0.0
+                parts += 1
+            before, after = t.first[i] + states[i], t.first[i] + w.found[i]
+            w.gains[w.part[i]] += priced[after] - priced[before]
+            w.dearer[w.part[i]] += t.cost[after] - t.cost[before]
+            for outer in range(t.link_at[i], t.link_at[i + 1]):
+                j = t.link_other[outer]
+                if not w.inside[j]:
+                    more = entry(t, i, outer, w.found[i], states[j])
+                    more -= entry(t, i, outer, states[i], states[j])
+                    w.gains[w.part[i]] += more
+                    w.dearer[w.part[i]] += more
+        if (changed or above) and link >= 0:
+            part = w.part[i] if changed else w.part[p]
+            more = entry(t, i, link, w.found[i], w.found[p])
+            more -= entry(t, i, link, states[i], states[p])
+            w.gains[part] += more
+            w.dearer[part] += more
+    return parts

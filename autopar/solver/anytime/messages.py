@@ -40,9 +40,7 @@ def send(t: Tables, pair: int, from_left: bool, given: Array, messages: Array) -
 
 
 @compiled
-def sweep(
-    t: Tables, priced: Array, messages: Array, forward: bool, states: Index
-) -> float:
+def sweep(t: Tables, priced: Array, messages: Array, forward: bool, states: Index) -> float:
     """Pass over all variables in one direction; return the bound, and set the assignment read off.
 
     At each variable all messages are gathered, and an equal share is sent to each pair ahead.  What

@@ -15,7 +15,7 @@ SEPARABLE, LEFT_TELLS, RIGHT_TELLS = 1, 2, 4
 
 @compiled
 def supported(t: Tables, alive: Mask) -> None:
-    """Keep states of finite cost that each pair allows with some state that is kept (arc consistency)."""
+    """Keep states of finite cost that each pair allows with a state that is kept (arc consistency)."""
     for place in range(len(alive)):
         if t.cost[place] == np.inf:
             alive[place] = False

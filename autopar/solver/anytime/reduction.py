@@ -9,6 +9,7 @@ Each rewrite is remembered, so that an assignment of what is left is extended to
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -97,27 +98,34 @@ class Rewriting:
 
     def rewrite(self) -> None:
         """Merge and eliminate until nothing changes."""
-        waiting = dict.fromkeys(self.left)
+        waiting = deque(self.left)
+        queued = set(waiting)
         while waiting:
-            i = next(iter(waiting))
-            del waiting[i]
+            i = waiting.popleft()
+            queued.discard(i)
             if i not in self.gone:
-                waiting.update(dict.fromkeys(self._at(i)))
+                for j in self._at(i):
+                    if j not in queued:
+                        queued.add(j)
+                        waiting.append(j)
 
     def _at(self, i: int) -> list[int]:
         """Rewrite at one variable; return the variables to look at again."""
+        again = []
         for j in list(self.tables[i]):
+            if j not in self.tables[i]:
+                continue
             kind = self._kind(i, j)
             if kind & SEPARABLE:
                 self._split(i, j)
-                return [i, j]
-            if kind & LEFT_TELLS and self._may_follow(j, i):
-                return self._follow(j, i)
-            if kind & RIGHT_TELLS and self._may_follow(i, j):
-                return self._follow(i, j)
+                again.append(j)
+            elif kind & LEFT_TELLS and self._may_follow(j, i):
+                again += self._follow(j, i)
+            elif kind & RIGHT_TELLS and self._may_follow(i, j):
+                return again + self._follow(i, j)
         if i not in self.spans and len(self.tables[i]) <= 2:
-            return self._eliminate(i)
-        return []
+            again += self._eliminate(i)
+        return again
 
     def _kind(self, i: int, j: int) -> int:
         if (i, j) not in self.kinds:

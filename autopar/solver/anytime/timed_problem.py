@@ -49,7 +49,7 @@ class TimedProblem:
     limits: Array
 
     def check(self) -> None:
-        """Raise `PlanError` unless shapes agree, costs are numbers or infinite, and spans are in time."""
+        """Raise `PlanError` unless shapes agree, costs are numbers or infinite, spans are in time."""
         for index, costs in enumerate(self.costs):
             if costs.ndim != 1 or len(costs) == 0:
                 raise PlanError(f"Variable {index} needs a list of costs, one per state.")

@@ -41,18 +41,22 @@ def reduced_times(spans: Sequence[Span], limits: Array) -> tuple[list[Span], Arr
 
 def _course(spans: Sequence[Span], nbytes: Sequence[float], count: int) -> Array:
     steps = np.zeros(count + 1)
-    np.add.at(steps, [span.start for span in spans], nbytes)
-    np.add.at(steps, [span.stop for span in spans], -np.array(nbytes))
+    np.add.at(steps, _places([span.start for span in spans]), nbytes)
+    np.add.at(steps, _places([span.stop for span in spans]), -np.array(nbytes))
     course: Array = np.cumsum(steps)[:-1]
     return course
+
+
+def _places(values: Sequence[int]) -> Index:
+    return np.array(values, dtype=np.int64)
 
 
 def _uncovered(spans: Sequence[Span], times: Array, left: Array) -> list[int]:
     """Times whose spans are not all in use at another time, too, that has no higher limit."""
     starts = np.zeros(len(left) + 2, dtype=np.int64)
     stops = np.zeros(len(left) + 2, dtype=np.int64)
-    np.add.at(starts, [span.start + 1 for span in spans], 1)
-    np.add.at(stops, [span.stop + 1 for span in spans], 1)
+    np.add.at(starts, _places([span.start + 1 for span in spans]), 1)
+    np.add.at(stops, _places([span.stop + 1 for span in spans]), 1)
     started, stopped = np.cumsum(starts), np.cumsum(stops)  # before each time
     kept: list[int] = []
     for time in map(int, times):
