@@ -55,6 +55,9 @@ def command(
         int | None,
         typer.Option(min=1, help="With --seconds: end after so many rounds, to repeat a run."),
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="With --seconds: how many search at once.")
+    ] = 1,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -74,13 +77,11 @@ def command(
     if seconds is not None or is_contest(content):
         if ilp or solver != "elimination":
             raise InputError("--solver and --ilp are without --seconds. Leave them out.")
-        solve_timed(
-            text, content, problem, _limit(memory), started, Wanted(seconds, seed, rounds), output,
-            as_json,
-        )  # fmt: skip
+        wanted = Wanted(started, seconds, seed, rounds, processes)
+        solve_timed(text, content, problem, _limit(memory), wanted, output, as_json)
         return
-    if rounds is not None or seed:
-        raise InputError("--seed and --rounds are for a search that takes --seconds.")
+    if rounds is not None or seed or processes > 1:
+        raise InputError("--seed, --rounds and --processes are for a search of --seconds.")
     try:
         workload = read_workload(text, content)
     except PlanError as error:

@@ -20,11 +20,13 @@ SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """How long to search: seconds, and perhaps rounds; and the seed of what is tried."""
+    """How long to search: seconds from `started`, perhaps rounds; which seed, how many processes."""
 
+    started: float
     seconds: float | None
     seed: int
     rounds: int | None
+    processes: int
 
 
 def is_contest(content: object) -> bool:
@@ -42,12 +44,11 @@ def solve_timed(
     content: object,
     source: Path,
     limits: Limits,
-    started: float,
     wanted: Wanted,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Solve a problem of the contest, or one of ours, in so many seconds from `started`; print it."""
+    """Solve a problem of the contest, or one of ours, in the time that is wanted; print it."""
     # numba takes a second to load: not for every command.
     from autopar.solver.anytime.anytime import solve_anytime
     from autopar.solver.anytime.contest_format import timed_problem
@@ -65,10 +66,10 @@ def solve_timed(
             raise PlanError(f"{source}: {error}") from None
         names = [variable.name for variable in asked.variables]
     seconds = SECONDS if wanted.seconds is None else wanted.seconds
-    left_s = seconds - (time.perf_counter() - started)
+    left_s = seconds - (time.perf_counter() - wanted.started)
     with working("solving"):
-        found = solve_anytime(problem, left_s, wanted.seed, wanted.rounds)
-    took_s = time.perf_counter() - started
+        found = solve_anytime(problem, left_s, wanted.seed, wanted.rounds, wanted.processes)
+    took_s = time.perf_counter() - wanted.started
     states = list(found.states[: None if names is None else len(names)])
     if output is not None:
         save_states(states if names is None else dict(zip(names, states, strict=True)), output)

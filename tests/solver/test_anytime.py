@@ -176,6 +176,13 @@ def test_equal_seeds_and_rounds_give_equal_answers() -> None:
     assert first.work.rounds <= 12
 
 
+def test_equal_seeds_give_equal_answers_in_two_processes() -> None:
+    problem = chain(80, 0)
+    first, second = (solve_anytime(problem, 60.0, seed=3, rounds=6, processes=2) for _ in range(2))
+    assert first == second
+    check(problem, first)
+
+
 def test_more_rounds_are_no_worse() -> None:
     problem = chain(80, 1)
     found = [solve_anytime(problem, 60.0, rounds=rounds) for rounds in (1, 5, 25)]

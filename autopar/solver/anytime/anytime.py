@@ -15,12 +15,15 @@ import numpy as np
 from autopar.errors import InfeasibleError
 from autopar.solver.anytime.ascent import Reading
 from autopar.solver.anytime.branching import Branch
+from autopar.solver.anytime.helpers import Helpers
 from autopar.solver.anytime.search import Search
 from autopar.solver.anytime.simplified import Simplified, simplified
 from autopar.solver.anytime.timed_problem import TimedProblem
 
 SWEEPS = 40
 """Sweeps per round."""
+MOVES_PER_ENTRY, MOVES = 5e-4, (20, 2000)
+"""Local moves per round: by the size of the tables, within bounds; as long as the sweeps, about."""
 CLOSED = 1e-9
 """A gap that counts as none, as a part of the cost."""
 
@@ -55,7 +58,7 @@ class Solution:
 class Anytime:
     """The search on one problem, round by round."""
 
-    def __init__(self, problem: TimedProblem, seed: int = 0) -> None:
+    def __init__(self, problem: TimedProblem, seed: int = 0, processes: int = 1) -> None:
         """Simplify the problem; raises `InfeasibleError` where no assignment is possible."""
         self.problem = problem
         self.root: Simplified = simplified(problem)
@@ -65,6 +68,9 @@ class Anytime:
         self.prices = first.ascent.prices
         self.dearest = _dearest(self.root) * (1 + 2 * CLOSED)
         self.rounds = self.sweeps = self.branches = 0
+        t = self.root.tables
+        self._moves = int(np.clip(len(t.table) * MOVES_PER_ENTRY, *MOVES))
+        self._helpers = Helpers(t, seed, processes - 1)
 
     @property
     def cost(self) -> float:
@@ -91,6 +97,7 @@ class Anytime:
         """Work on the open part with the lowest bound, then on assignments."""
         self.rounds += 1
         branch = min(self.open, key=lambda each: each.bound)
+        self._helpers.give(self.prices, self.search.states, self._moves)
         best = self._advance(branch)
         if len(branch.problem.steps) == 1:
             self.prices = branch.ascent.best_prices
@@ -98,7 +105,9 @@ class Anytime:
             states = np.array(branch.problem.whole(best.states, above=1), dtype=np.int64)
             if not self.search.offer(states):
                 self.search.repair(states, self.prices, 12)
-        self.search.improve(self.prices, 20)
+        self.search.improve(self.prices, self._moves)
+        for states in self._helpers.answers():
+            self.search.offer(states)
         if branch.ascent.stalled:
             self.open.remove(branch)
             self.open += branch.split(self.cost)
@@ -121,6 +130,10 @@ class Anytime:
             if branch.ascent.stalled:
                 break
         return best
+
+    def close(self) -> None:
+        """End the other processes."""
+        self._helpers.close()
 
     def solution(self) -> Solution:
         """The best assignment so far; raises `InfeasibleError` where there is none."""
@@ -153,6 +166,7 @@ def solve_anytime(
     seconds: float,
     seed: int = 0,
     rounds: int | None = None,
+    processes: int = 1,
     watch: Callable[[Anytime], None] | None = None,
 ) -> Solution:
     """Search until the seconds or the rounds are over, or the best assignment is found and proved.
@@ -160,11 +174,14 @@ def solve_anytime(
     At least one round is made.  Raises `InfeasibleError` where no assignment was found.
     """
     stop = time.monotonic() + seconds
-    run = Anytime(problem, seed)
-    while not run.done and (rounds is None or run.rounds < rounds):
-        if run.rounds and time.monotonic() >= stop:
-            break
-        run.round()
-        if watch is not None:
-            watch(run)
+    run = Anytime(problem, seed, processes)
+    try:
+        while not run.done and (rounds is None or run.rounds < rounds):
+            if run.rounds and time.monotonic() >= stop:
+                break
+            run.round()
+            if watch is not None:
+                watch(run)
+    finally:
+        run.close()
     return run.solution()
