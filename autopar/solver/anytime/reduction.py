@@ -19,10 +19,11 @@ from autopar.solver.anytime.prune import LEFT_TELLS, RIGHT_TELLS, SEPARABLE
 from autopar.solver.anytime.tables import Index
 from autopar.solver.anytime.timed_problem import Array, Pair, Span
 
-GROWTH = 2.0
-"""A merged variable may have so many times the states of the one that joins it; and a table made by
-elimination so many times the entries of those it replaces."""
-MOST_SUMS = 2_000_000
+GROWTH = 1.5
+"""A variable may have so many times the states of one that joins it: the latter's tables grow so."""
+MOST_MOVED = 6
+"""Neighbours of a variable that joins one with more states."""
+MOST_SUMS = 200_000
 """Sums in one elimination."""
 
 
@@ -144,8 +145,16 @@ class Rewriting:
         self.costs[j] = self.costs[j] + (table[0] - table[0, 0])
 
     def _may_follow(self, i: int, j: int) -> bool:
-        """Whether i, of which each state of j leaves one, joins it: what grows is only little."""
-        return len(self.costs[j]) <= GROWTH * len(self.costs[i]) or len(self.tables[i]) == 1
+        """Whether i, of which each state of j leaves one, joins it: little grows or is moved.
+
+        Of two that tell each other, the one with fewer neighbours joins.
+        """
+        mine, yours = len(self.tables[i]), len(self.tables[j])
+        if mine == 1:
+            return True
+        if len(self.costs[j]) == len(self.costs[i]):
+            return mine < yours or (mine == yours and i > j)
+        return mine <= MOST_MOVED and len(self.costs[j]) <= GROWTH * len(self.costs[i])
 
     def _follow(self, i: int, j: int) -> list[int]:
         """Merge i into j, each of whose states leaves one state of i."""
@@ -168,7 +177,7 @@ class Rewriting:
         if len(others) == 2:
             first, second = (len(self.costs[other]) for other in others)
             entries = len(cost) * (first + second)
-            if first * second > GROWTH * entries and others[1] not in self.tables[others[0]]:
+            if first * second > entries and others[1] not in self.tables[others[0]]:
                 return []
             if first * second * len(cost) > MOST_SUMS:
                 return []
@@ -192,7 +201,7 @@ class Rewriting:
     def _tell(self, i: int, others: tuple[int, ...], states: Index) -> None:
         self.gone.add(i)
         known = tuple(self.states[other] for other in others)
-        self.told.append(Told(i, others, known, np.asarray(states)))
+        self.told.append(Told(i, others, known, np.asarray(states, dtype=np.int32)))
         self.tables[i].clear()
 
     def whole(self, left: Sequence[int], chosen: Sequence[int]) -> list[int]:
