@@ -246,7 +246,7 @@ def test_the_contest_format_is_read() -> None:
     [
         (("problem",), [], r"problem is not an object"),
         (("problem", "nodes"), None, r"problem\.nodes is not an object"),
-        (("problem", "usage_limit"), "1", r"problem\.usage_limit is not a whole number"),
+        (("problem", "usage_limit"), "1", r"problem\.usage_limit is not a number"),
         (("problem", "nodes", "costs", 1), "x", r"nodes\.costs\[1\] is not a list of numbers"),
         (("problem", "nodes", "costs", 1), [], r"nodes\.costs\[1\] is empty"),
         (("problem", "nodes", "costs", 1), [[1]], r"nodes\.costs\[1\] is not a list of numbers"),

@@ -12,7 +12,8 @@ import numpy as np
 
 from autopar.solver.anytime.memory import cost_of, price, usage
 from autopar.solver.anytime.messages import sweep
-from autopar.solver.anytime.tables import Array, Index, Tables
+from autopar.solver.anytime.tables import Index, Tables
+from autopar.solver.anytime.timed_problem import Array
 
 FIRST_STEP = 0.1
 MEMORY = 0.8

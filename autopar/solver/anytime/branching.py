@@ -16,7 +16,7 @@ from autopar.solver.anytime.ascent import Ascent
 from autopar.solver.anytime.memory import price
 from autopar.solver.anytime.prune import Mask, affordable
 from autopar.solver.anytime.simplified import Simplified, simplified_again
-from autopar.solver.anytime.tables import Array
+from autopar.solver.anytime.timed_problem import Array
 
 MOST_ENTRIES = 3_000_000
 """Larger problems are not split: their decisions are many and small."""

@@ -32,10 +32,10 @@ def timed_problem(content: object, source: str) -> TimedProblem:
     return found
 
 
-def _field(of: object, name: str, kind: type, place: str) -> Any:
+def _field(of: object, name: str, kind: type | tuple[type, ...], place: str) -> Any:
     value = of.get(name) if isinstance(of, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        wanted = {dict: "an object", list: "a list"}.get(kind, "a whole number")
+        wanted = "an object" if kind is dict else "a list" if kind is list else "a number"
         raise PlanError(f"{place}{name} is not {wanted}.")
     return value
 
@@ -105,7 +105,7 @@ def _bytes(problem: object, nodes: object, costs: list[Array]) -> tuple[tuple[Sp
             f"problem.nodes has {len(costs)} costs, {len(usages)} usages and {len(intervals)} "
             "intervals: one each per node."
         )
-    limit = _field(problem, "usage_limit", (int, float), "problem.")  # type: ignore[arg-type]
+    limit = _field(problem, "usage_limit", (int, float), "problem.")
     spans = []
     for index, (usage, interval) in enumerate(zip(usages, intervals, strict=True)):
         start, stop = _whole(interval, f"problem.nodes.intervals[{index}]")

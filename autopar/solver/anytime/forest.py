@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solver.anytime.tables import Array, Index, Tables
+from autopar.solver.anytime.tables import Index, Tables
+from autopar.solver.anytime.timed_problem import Array
 from autopar.utils.compiled import compiled
 
 
@@ -121,9 +122,9 @@ def _link_to(t: Tables, i: int, pair: int) -> int:
 def entry(t: Tables, i: int, link: int, s: int, other: int) -> float:
     """The cost of a pair by a link of i: i at state s, the other side at state `other`."""
     pair, j = t.link_pair[link], t.link_other[link]
-    if t.left[pair] == i:
-        return t.table[t.table_at[pair] + s * t.size[j] + other]
-    return t.table[t.table_at[pair] + other * t.size[i] + s]
+    place = s * t.size[j] + other if t.left[pair] == i else other * t.size[i] + s
+    cost: float = t.table[t.table_at[pair] + place]
+    return cost
 
 
 @compiled

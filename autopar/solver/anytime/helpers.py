@@ -11,7 +11,8 @@ import multiprocessing
 from multiprocessing.connection import Connection
 
 from autopar.solver.anytime.search import Search
-from autopar.solver.anytime.tables import Array, Index, Tables
+from autopar.solver.anytime.tables import Index, Tables
+from autopar.solver.anytime.timed_problem import Array
 
 Task = tuple[Array, Index | None, int]
 """Prices, the best assignment if there is one, and how many moves to make."""

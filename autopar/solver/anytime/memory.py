@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar.solver.anytime.tables import Array, Index, Tables
+from autopar.solver.anytime.tables import Index, Tables
+from autopar.solver.anytime.timed_problem import Array
 from autopar.utils.compiled import compiled
 
 

@@ -15,7 +15,8 @@ from autopar.solver.anytime.forest import (
     draw,
     rooted,
 )
-from autopar.solver.anytime.tables import Array, Index, Tables
+from autopar.solver.anytime.tables import Index, Tables
+from autopar.solver.anytime.timed_problem import Array
 from autopar.utils.compiled import compiled
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solver.anytime.tables import Array, Tables
+from autopar.solver.anytime.tables import Tables
+from autopar.solver.anytime.timed_problem import Array
 from autopar.utils.compiled import compiled
 
 Mask = NDArray[np.bool_]

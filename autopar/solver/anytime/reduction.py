@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autopar.solver.anytime.prune import LEFT_TELLS, RIGHT_TELLS, SEPARABLE
+from autopar.solver.anytime.prune import LEFT_TELLS, RIGHT_TELLS, SEPARABLE, Mask
 from autopar.solver.anytime.tables import Index
 from autopar.solver.anytime.timed_problem import Array, Pair, Span
 
@@ -85,7 +85,7 @@ class Rewriting:
         del self.tables[j][i]
         return self.tables[i].pop(j)
 
-    def keep(self, i: int, alive: Array) -> None:
+    def keep(self, i: int, alive: Mask) -> None:
         """Drop states of a variable."""
         if alive.all():
             return
@@ -194,7 +194,7 @@ class Rewriting:
         else:
             sums = (cost[:, None] + parts[0])[:, :, None] + parts[1][:, None, :]
             best = sums.argmin(axis=0)
-            self.join(*others, np.take_along_axis(sums, best[None], 0)[0])
+            self.join(others[0], others[1], np.take_along_axis(sums, best[None], 0)[0])
         self._tell(i, others, self.states[i][best])
         return list(others)
 

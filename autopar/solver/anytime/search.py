@@ -7,7 +7,8 @@ import numpy as np
 from autopar.solver.anytime.forest import workspace
 from autopar.solver.anytime.memory import cost_of, price, usage
 from autopar.solver.anytime.moves import forest_move, local_moves
-from autopar.solver.anytime.tables import Array, Index, Tables
+from autopar.solver.anytime.tables import Index, Tables
+from autopar.solver.anytime.timed_problem import Array
 
 DEARER = 1.25
 """Prices at times over the limit rise by this factor with each move of a repair."""

@@ -46,7 +46,8 @@ class Simplified:
             return np.zeros(0)
         middles = (self.times[1:] + self.times[:-1] + 1) // 2
         place = np.searchsorted(middles, np.arange(len(earlier)), side="right")
-        return np.bincount(place, weights=earlier, minlength=len(self.times))
+        moved = np.bincount(place, weights=earlier, minlength=len(self.times))
+        return moved.astype(np.float64)
 
 
 def simplified(problem: TimedProblem) -> Simplified:

@@ -51,7 +51,7 @@ def _places(values: Sequence[int]) -> Index:
     return np.array(values, dtype=np.int64)
 
 
-def _uncovered(spans: Sequence[Span], times: Array, left: Array) -> list[int]:
+def _uncovered(spans: Sequence[Span], times: Index, left: Array) -> list[int]:
     """Times whose spans are not all in use at another time, too, that has no higher limit."""
     starts = np.zeros(len(left) + 2, dtype=np.int64)
     stops = np.zeros(len(left) + 2, dtype=np.int64)
