@@ -75,9 +75,8 @@ def command(
     text = text_of(problem, "the problem")
     content = _parsed(text)
     if seconds is not None or is_contest(content):
-        if ilp or solver != "elimination":
-            raise InputError("--solver and --ilp are without --seconds. Leave them out.")
         wanted = Wanted(started, seconds, seed, rounds, processes)
+        wanted.check(ilp or solver != "elimination")
         solve_timed(text, content, problem, _limit(memory), wanted, output, as_json)
         return
     if rounds is not None or seed or processes > 1:
@@ -97,8 +96,7 @@ def command(
         found = SOLVERS.named("ilp" if ilp else solver)(asked, _limit(memory))
     took_s = time.perf_counter() - started
     if output is not None:
-        names = (variable.name for variable in asked.variables)
-        save_states(dict(zip(names, found.states, strict=True)), output)
+        save_states(_content(asked, found, took_s)["states"], output)
     if as_json:
         print_json(_content(asked, found, took_s))
     else:

@@ -28,6 +28,11 @@ class Wanted:
     rounds: int | None
     processes: int
 
+    def check(self, has_solver: bool) -> None:
+        """Raise `InputError` where another solver is named."""
+        if has_solver:
+            raise InputError("--solver and --ilp are without --seconds. Leave them out.")
+
 
 def is_contest(content: object) -> bool:
     """Whether parsed JSON looks like a problem of the contest."""
