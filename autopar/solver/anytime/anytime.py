@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.errors import InfeasibleError
+from autopar.errors import InfeasibleError, InternalError
 from autopar.solver.anytime.ascent import Reading
 from autopar.solver.anytime.branching import Branch
 from autopar.solver.anytime.helpers import Helpers
@@ -149,6 +149,8 @@ class Anytime:
             )
         states = tuple(self.root.whole(self.search.states))
         cost = self.problem.cost(states)
+        if not self.problem.fits(states):
+            raise InternalError("The anytime method's answer exceeds a limit.")
         work = Work(self.rounds, self.sweeps, self.search.moves, self.branches)
         left = (len(self.root.tables.size), len(self.root.tables.cost))
         return Solution(states, cost, min(self.bound, cost), work, left)
@@ -173,15 +175,17 @@ def solve_anytime(
 ) -> Solution:
     """Search until the seconds or the rounds are over, or the best assignment is found and proved.
 
-    At least one round is made.  Raises `InfeasibleError` where no assignment was found.
+    It ends early where another round as long as the last would end late; one is always made.  Raises `InfeasibleError` where no assignment was found.
     """
-    stop = time.monotonic() + seconds
+    stop, lasted = time.monotonic() + seconds, 0.0
     run = Anytime(problem, seed, processes)
     try:
         while not run.done and (rounds is None or run.rounds < rounds):
-            if run.rounds and time.monotonic() >= stop:
+            began = time.monotonic()
+            if run.rounds and began + lasted > stop:
                 break
             run.round()
+            lasted = time.monotonic() - began
             if watch is not None:
                 watch(run)
     finally:
