@@ -175,7 +175,8 @@ def solve_anytime(
 ) -> Solution:
     """Search until the seconds or the rounds are over, or the best assignment is found and proved.
 
-    It ends early where another round as long as the last would end late; one is always made.  Raises `InfeasibleError` where no assignment was found.
+    It ends early where another round as long as the last would end late; one is always made.  Raises
+    `InfeasibleError` where no assignment was found.
     """
     stop, lasted = time.monotonic() + seconds, 0.0
     run = Anytime(problem, seed, processes)
