@@ -13,7 +13,8 @@ import typer
 from rich.console import RenderableType
 
 from autopar.cli.flags import AS_JSON
-from autopar.cli.output import console, working
+from autopar.cli.output import console, working, writable
+from autopar.cli.timed import Wanted, is_contest, save_states, solve_timed
 from autopar.cli.values import print_json
 from autopar.errors import InputError, PlanError
 from autopar.pipeline.planner.read import read_workload
@@ -31,8 +32,9 @@ def command(
     problem: Annotated[
         Path,
         typer.Argument(
-            help="A problem as JSON (docs/solver.md), or the costs of a pipeline's layers, in "
-            "the format of autopar, Piper or dnn-partitioning."
+            help="A problem as JSON (docs/solver.md) or in the format of the ASPLOS 2025 contest, or "
+            "the costs of a pipeline's layers, in the format of autopar, Piper or "
+            "dnn-partitioning. A file may be compressed with gzip."
         ),
     ],
     memory: Annotated[str | None, typer.Option(help="Limit on bytes, e.g. 40GiB.")] = None,
@@ -40,21 +42,51 @@ def command(
         str, typer.Option(help="elimination, ilp (OR-Tools) or brute-force (small problems).")
     ] = "elimination",
     ilp: Annotated[bool, typer.Option("--ilp", help="Same as --solver ilp.")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Search for so long, for large problems: better the longer; for a problem of the "
+            "contest: 60.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="With --seconds: of what is tried.")] = 0,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --seconds: end after so many rounds, to repeat a run."),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="With --seconds: how many search at once.")
+    ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", dir_okay=False, help="File to write the states to, as JSON."
+        ),
+    ] = None,
     as_json: AS_JSON = False,
 ) -> None:
     """Solve a problem that was written by hand or by `autopar plan --problem`.
 
     Of a pipeline's layers it finds the stages whose slowest is fastest, for a pipeline that is full.
     """
+    started = time.perf_counter()
+    writable(output, reads=[problem])
     text = text_of(problem, "the problem")
     content = _parsed(text)
-    started = time.perf_counter()
+    if seconds is not None or is_contest(content):
+        wanted = Wanted(started, seconds, seed, rounds, processes)
+        wanted.check(ilp or solver != "elimination")
+        solve_timed(text, content, problem, _limit(memory), wanted, output, as_json)
+        return
+    if rounds is not None or seed or processes > 1:
+        raise InputError("--seed, --rounds and --processes are for a search of --seconds.")
     try:
         workload = read_workload(text, content)
     except PlanError as error:
         raise PlanError(f"{problem}: {error}") from None
     if workload is not None:
-        _refuse_flags(memory, solver, ilp)
+        _refuse_flags(memory, solver, ilp, output)
         with working("solving"):
             plan = least_load(workload)
         _show(plan, loaded(workload, plan, time.perf_counter() - started), as_json)
@@ -63,6 +95,8 @@ def command(
     with working("solving"):
         found = SOLVERS.named("ilp" if ilp else solver)(asked, _limit(memory))
     took_s = time.perf_counter() - started
+    if output is not None:
+        save_states(_content(asked, found, took_s)["states"], output)
     if as_json:
         print_json(_content(asked, found, took_s))
     else:
@@ -77,11 +111,11 @@ def _parsed(text: str) -> object:
         return None
 
 
-def _refuse_flags(memory: str | None, solver: str, ilp: bool) -> None:
+def _refuse_flags(memory: str | None, solver: str, ilp: bool, output: Path | None) -> None:
     """Raise `InputError` for flags of problems: a workload has its own limits and algorithm."""
-    if memory is not None or ilp or solver != "elimination":
+    if memory is not None or ilp or solver != "elimination" or output is not None:
         raise InputError(
-            "--memory, --solver and --ilp are for problems; a file of a pipeline's layers has the "
+            "--memory, --solver, --ilp and -o are for problems; a file of a pipeline's layers has the "
             "memory of its pools. Leave them out."
         )
 
