@@ -28,11 +28,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from record import Record  # noqa: E402
 
-from autopar.ir.conversion import _TABLE  # noqa: E402
 from autopar.plans.plan import Plan  # noqa: E402
 from tests import models, parity  # noqa: E402
 from tests.distributed import test_fuzz  # noqa: E402
-from tests.distributed.test_parity import MESHES, conversions, run  # noqa: E402
+from tests.distributed.test_parity import MESHES, STEPS, conversions, run  # noqa: E402
 from tests.distributed.test_pipelines import (  # noqa: E402
     DEEP,
     NAMES,
@@ -111,7 +110,7 @@ def _plans(pool: Pool, name: str, makes: list[Make]) -> dict[str, Any]:
     found = conversions([Plan.from_json(work.plan) for work in works], name)
     return {
         "tried": len(works), "failed": failed,
-        "not converted": sorted(map(" to ".join, set(_TABLE) - set(found))),
+        "not converted": sorted(map(" to ".join, STEPS - set(found))),
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from cost_models.exchanges import EXCHANGES
 from cost_models.machine import Hardware, Level, Link
 
 Seconds = float | None
@@ -41,8 +42,8 @@ def axis_levels(hardware: Hardware, stride: int, size: int) -> tuple[Level, ...]
 
 def tree_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
     """Return the seconds by a tree; None for kinds without one."""
-    ways = {"all_reduce": 2, "broadcast": 1}.get(kind)
-    if ways is None:
+    ways = EXCHANGES[kind].trees
+    if not ways:
         return None
     latency_s = sum(_hops(level) * level.latency_s for level in link.levels)
     return ways * (latency_s + nbytes / link.bytes_per_s)
@@ -50,8 +51,8 @@ def tree_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
 
 def hierarchical_seconds(kind: str, nbytes: float, link: Link) -> Seconds:
     """Return the seconds by a ring on each level in turn; None for kinds that cannot be nested."""
-    ways = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}.get(kind)
-    return None if ways is None else ways * _one_way(nbytes, link.levels)
+    ways = EXCHANGES[kind].nested
+    return ways * _one_way(nbytes, link.levels) if ways else None
 
 
 def _one_way(nbytes: float, levels: Sequence[Level]) -> float:

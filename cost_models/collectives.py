@@ -1,7 +1,6 @@
 """Collective time: alpha-beta with ring algorithms (Thakur, Rabenseifner, Gropp 2005), or better ones.
 
-`nbytes` is always the larger tensor on one rank: the output of an all-gather, the input of a
-reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.
+`exchanges.py` has the facts of each kind, and says which bytes count.
 
 If the link has fits, a group size that was measured costs its measured time.  Any other group size
 costs the formula's time plus the excess over the formula of the next smaller measured size.  The
@@ -13,26 +12,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist
 
 from cost_models.algorithms import BY_NAME, axis_levels
 from cost_models.errors import CostModelError
+from cost_models.exchanges import EXCHANGES
 from cost_models.fits import Fit
 from cost_models.machine import Hardware, Link
 from cost_models.ranges import check_count
-
-# kind -> (messages per rank, share of nbytes sent by each rank), as functions of n ranks.
-_RING: dict[str, tuple[Callable[[int], int], Callable[[int], float]]] = {
-    "all_reduce": (lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
-    "all_gather": (lambda n: n - 1, lambda n: (n - 1) / n),
-    "reduce_scatter": (lambda n: n - 1, lambda n: (n - 1) / n),
-    "all_to_all": (lambda n: n - 1, lambda n: (n - 1) / n),
-    "broadcast": (lambda n: n - 1, lambda n: 1.0),
-    "send": (lambda n: 1, lambda n: 1.0),
-}
 
 
 def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
@@ -42,9 +31,8 @@ def collective_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> floa
     measurements make a half slower than the whole, the time of the all-reduce is returned.
     """
     seconds = _alone(kind, nbytes, ranks, link)
-    if kind in ("reduce_scatter", "all_gather"):
-        return min(seconds, _alone("all_reduce", nbytes, ranks, link))
-    return seconds
+    whole = EXCHANGES[kind].half_of
+    return min(seconds, _alone(whole, nbytes, ranks, link)) if whole else seconds
 
 
 def _alone(kind: str, nbytes: float, ranks: int, link: Link) -> float:
@@ -76,20 +64,20 @@ def _ring_seconds(kind: str, nbytes: float, ranks: int, link: Link) -> float:
     return messages * link.latency_s + sent / link.bytes_per_s
 
 
-def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[int, float]:
+def ring_terms(kind: str, nbytes: float, ranks: int) -> tuple[float, float]:
     """Return the ring algorithm's terms per rank: number of sequential messages, and bytes sent."""
     _check_kind(kind)
     if not ranks >= 1 or ranks % 1:
         raise CostModelError(f"A {kind} among {ranks} ranks makes no sense.")
     if not nbytes >= 0:
         raise CostModelError(f"A {kind} of {nbytes} bytes makes no sense.")
-    messages, share = _RING[kind]
-    return messages(ranks), share(ranks) * nbytes
+    exchange = EXCHANGES[kind]
+    return exchange.messages(ranks), exchange.share(ranks) * nbytes
 
 
 def _check_kind(kind: str) -> None:
-    if kind not in _RING:
-        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(_RING)}.")
+    if kind not in EXCHANGES:
+        raise CostModelError(f"Unknown collective {kind!r}; known are {', '.join(EXCHANGES)}.")
 
 
 def lateness(ranks: int) -> float:
@@ -141,7 +129,7 @@ def axis_link(
             break
         even = even and inside * apart == size
         rails, late = float(inside), apart / size
-        if kind == "all_to_all" and inside < size:
+        if EXCHANGES[kind].scatters and inside < size:
             late = (size - inside) / (size - 1)
             rails = 1 / late
         link = replace(

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.curves import Curve
 from cost_models.errors import CostModelError, ProfileError
+from cost_models.exchanges import EXCHANGES
 from cost_models.fits import Fit
-from cost_models.names import COLLECTIVES, DTYPES, KINDS, meant
+from cost_models.names import DTYPES, KINDS, meant
 from cost_models.ranges import RANGES, SECONDS, check_count
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
@@ -130,10 +131,10 @@ class Link:
         """Yield an error message for each fit of an unknown collective and for each duplicate fit."""
         seen: set[tuple[object, ...]] = set()
         for fit in self.fits:
-            if fit.collective not in COLLECTIVES:
+            if fit.collective not in EXCHANGES:
                 yield (
                     f"{name}.fits: {fit.collective!r} is not a collective. "
-                    f"{meant(fit.collective, COLLECTIVES)}"
+                    f"{meant(fit.collective, EXCHANGES)}"
                 )
             if (key := (fit.collective, fit.ranks, _busy(fit))) in seen:
                 yield (

@@ -1,4 +1,4 @@
-"""Names allowed in profiles: dtypes, collectives and operators.  Misspelt ones would have no effect."""
+"""Names allowed in profiles: dtypes and operators.  Misspelt ones would have no effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ SPOKEN: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(["gpu", "nvidia", "amd", "rocm", "hip"], "cuda") | {"tpu": "xla", "gaudi": "hpu"}
 )
 """Common alternative names."""
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 TIMED = frozenset([
     "linear", "scaled_dot_product_attention", "biased_attention", "cross_entropy", "embedding", "gelu",
     "silu", "tanh", "sigmoid", "exp", "log", "cos", "rsqrt", "pow", "softmax", "mean", "dropout", "add",

@@ -16,10 +16,11 @@ import autopar
 ROOT = Path(__file__).parent.parent
 FLOORS = (
     {"errors"},
-    {"ir", "utils"},
-    {"ops", "pipeline.schedules", "request", "solver"},
-    {"capture", "pipeline.simulate", "plans"},
-    {"pipeline.planner", "rules", "runtime"},
+    {"utils"},
+    {"ir", "pipeline.schedules", "solver"},
+    {"ops", "pipeline.simulate", "request"},
+    {"capture", "pipeline.planner", "plans"},
+    {"rules", "runtime"},
     {"memory"},
     {"cost", "emit"},
     {"sharding"},

@@ -10,19 +10,10 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from autopar.capture.passes.rewriting import rename, renamed_ends
+from autopar.ir.collectives import COLLECTIVES
 from autopar.ir.graph import Graph, Node, bare, short
-from autopar.utils.identifiers import identifier
+from autopar.utils.identifiers import FUNCTIONS, identifier
 
-EMITTED = frozenset({
-    "Module", "all_gather", "all_gather_together", "all_reduce",
-    "all_to_all", "batch_norm",
-    "block", "count_valid",
-    "cross_entropy_sum", "expert_parallel", "invariant", "padded_embedding", "partial",
-    "per_shard", "reduce_scatter", "replicate", "replicate_together", "routed_experts",
-    "shard", "strided", "sync_batch_norm",
-    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
-})  # fmt: skip
-"""Names that emitted files import; a class of the same name would shadow them."""
 RESERVED = {
     "self",
     "torch",
@@ -122,7 +113,7 @@ def _last_of_line(graph: Graph) -> set[str]:
 def class_name(text: str) -> str:
     """Return the name of a model in emitted code and in its graph: an identifier without clashes."""
     name = identifier(text)
-    taken = EMITTED.union(RESERVED, ["Block"])
+    taken = {*FUNCTIONS, *COLLECTIVES, *RESERVED, "Block", "block"}
     return f"{name}_" if name in taken or name.startswith("__") else name
 
 

@@ -130,12 +130,13 @@ class Running:
             alone = ("alone", place)
             traveller = group_of.get((name, hops[name]), alone)
             hops[name] += 1
-            for part in collectives(conversion, self.graph, self.mesh, self.precision):
+            issued = collectives(conversion, self.graph, self.mesh, self.precision)
+            for number, part in enumerate(issued):
                 if part.direction == "forward" or self._goes_back(conversion):
-                    calls[traveller, part.direction, part.collective].append((name, part))
+                    calls[traveller, part.direction, number].append((name, part))
                 if place in self.again.conversions:
                     for more in _once_more([part]):
-                        calls[traveller, "again", part.collective].append((name, more))
+                        calls[traveller, "again", number].append((name, more))
         return [self._together(*zip(*parts, strict=True)) for parts in calls.values()]
 
     def _together(self, names: Sequence[str], parts: Sequence[Traffic]) -> Sent:

@@ -12,6 +12,7 @@ from autopar.ir.mesh import Mesh
 from autopar.plans.grouping import is_gather
 from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.curves import is_known
+from cost_models.exchanges import EXCHANGES
 from cost_models.hardware import Device, Hardware, Link
 from cost_models.measured import Times, Work
 from cost_models.ops import (
@@ -77,8 +78,12 @@ class Prices:
     def collective(self, traffic: Traffic) -> float:
         """Return the seconds of one collective."""
         kind, axis = traffic.collective, traffic.axis
-        link = (self.scattering_links if kind == "all_to_all" else self.links)[axis]
+        link = self.link(kind, axis)
         return collective_seconds(kind, traffic.nbytes, self.mesh.sizes[axis], link)
+
+    def link(self, kind: str, axis: int) -> Link:
+        """Return the link of an axis for this kind of exchange."""
+        return (self.scattering_links if EXCHANGES[kind].scatters else self.links)[axis]
 
     def awaited(self, traffic: Traffic) -> float:
         """Return the seconds of a collective that compute waits for, with the wait for late ranks."""
@@ -240,7 +245,7 @@ def _seconds_of(work: Work, device: Device) -> float:
 
 def is_sum(part: Traffic) -> bool:
     """Return whether the collective sums gradients over ranks."""
-    return part.direction == "backward" and part.collective in ("all_reduce", "reduce_scatter")
+    return part.direction == "backward" and EXCHANGES[part.collective].sums
 
 
 def widened(parts: Iterable[Traffic], times: int) -> Iterator[Traffic]:
@@ -250,13 +255,15 @@ def widened(parts: Iterable[Traffic], times: int) -> Iterator[Traffic]:
 
 def is_whole(part: Traffic) -> bool:
     """Return whether the collective's output has the layout of its input (an all-reduce)."""
-    return part.collective == "all_reduce"
+    return EXCHANGES[part.collective].whole
 
 
 def regathered(step: Step, tensor: Tensor, mesh: Mesh) -> tuple[Traffic, ...]:
-    """Return the collectives that regathering adds: the forward's all-gathers, in the backward."""
+    """Return the collectives that regathering adds: the forward's of a gather, in the backward."""
+    if not is_gather(step.source[step.axis], step.target[step.axis]):
+        return ()
     return tuple(
-        Traffic(part.axis, part.collective, "backward", part.nbytes)
+        replace(part, direction="backward")
         for part in step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
-        if part.collective == "all_gather" and part.direction == "forward"
+        if part.direction == "forward"
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from autopar.solver.problem import Array
 StepSeconds = Callable[[Step, Tensor], float]
 WeightSeconds = Callable[[Step, Tensor, float], float]
 """Seconds of a weight's step, given the size of its collective relative to the weight."""
+Priced = tuple[float, Step]
+"""Seconds of a step, and the step with the collectives that take them."""
 ALL = 1e6
 """Relative size of a collective so large that a weight's share of the latency is negligible."""
 Forms = Iterable[Sharding]
@@ -33,11 +37,11 @@ Forms = Iterable[Sharding]
 class Closure:
     """The cheapest conversions between the shardings of one tensor."""
 
-    def __init__(self, web: Web, seconds: Array) -> None:
-        """`seconds` are those of each kind of step, in the web's order."""
+    def __init__(self, web: Web, kinds: Sequence[Priced]) -> None:
+        """`kinds` has a step of each kind, in the web's order."""
         self.forms, self.index = web.forms, web.index
-        self._kinds = tuple(web.kinds.values())
-        self._chains = Chains(web.steps, seconds)
+        self._edges, self._kinds = web.steps, [step for _, step in kinds]
+        self._chains = Chains(web.steps, np.array([seconds for seconds, _ in kinds]))
 
     def matrix(self, sources: Forms, targets: Forms) -> Array:
         """Return the seconds of the cheapest chains, sources x targets."""
@@ -67,8 +71,8 @@ class Closure:
         return [self.index[form] for form in forms]
 
     def _step(self, here: int, there: int) -> Step:
-        a, b = self.forms[here], self.forms[there]
-        return Step(next(i for i in range(len(a)) if a[i] != b[i]), a, b)
+        (kind,) = self._edges.kinds(np.array([here]), np.array([there]))
+        return replace(self._kinds[int(kind)], source=self.forms[here], target=self.forms[there])
 
 
 class Routes:
@@ -80,7 +84,7 @@ class Routes:
         self._mesh = mesh
         self._step_seconds, self._weight_seconds = step_seconds, weight_seconds
         self._closures: dict[object, Closure] = {}
-        self._prices: dict[object, float] = {}
+        self._prices: dict[object, Priced] = {}
 
     def closure(self, tensor: Tensor, forms: Forms, together: float = 0) -> Closure:
         """Return the closure over all shardings whose splits occur in `forms` on the same axis.
@@ -94,19 +98,21 @@ class Routes:
         key = (tensor.shape, tensor.dtype, tensor.differentiable, per_axis, together)
         if key not in self._closures:
             web = web_of(self._mesh, per_axis, tensor.shape, tensor.differentiable)
-            seconds = [self._seconds(*kind, tensor, together) for kind in web.kinds.items()]
-            self._closures[key] = Closure(web, np.array(seconds))
+            kinds = [self._cheapest(*kind, tensor, together) for kind in web.kinds.items()]
+            self._closures[key] = Closure(web, kinds)
         return self._closures[key]
 
-    def _seconds(self, kind: Kind, step: Step, tensor: Tensor, together: float) -> float:
-        """Return the seconds of a kind of step, cached for all tensors of this size and dtype."""
+    def _cheapest(self, kind: Kind, step: Step, tensor: Tensor, together: float) -> Priced:
+        """Return a kind of step by the cheapest collectives, cached for tensors of this size."""
         size = math.prod(tensor.shape)
-        key = (kind, size, tensor.dtype, tensor.differentiable, together)
+        key = (kind, size, tensor.dtype, tensor.differentiable, together, not tensor.shape)
         if key not in self._prices:
-            self._prices[key] = self._price(step, tensor, together)
+            self._prices[key] = self._priced(step, tensor, together)
         return self._prices[key]
 
-    def _price(self, step: Step, tensor: Tensor, together: float) -> float:
+    def _priced(self, step: Step, tensor: Tensor, together: float) -> Priced:
+        """Weights share messages and losses are summed late, so that autopar's collectives do it."""
         if together:
-            return self._weight_seconds(step, tensor, together)
-        return self._step_seconds(step, tensor)
+            return self._weight_seconds(step, tensor, together), step
+        ways = step.ways(tensor.differentiable) if tensor.shape else (step,)
+        return min(((self._step_seconds(way, tensor), way) for way in ways), key=itemgetter(0))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autopar.cost.chains import Edge, Edges
 from autopar.ir.conversion import Step, letters
 from autopar.ir.mesh import Mesh
-from autopar.ir.placement import S, Sharding, Type
+from autopar.ir.placement import S, Sharding, Type, letter_of
 
 Shards = tuple[tuple[Type, ...], ...]
 """For each axis, the splits that occur on it."""
@@ -105,12 +105,14 @@ def _web(mesh: Mesh, shards: Shards, differentiable: bool, fits: bytes) -> Web:
         a, b = forms[here][axis], forms[there][axis]
         step = Step(axis, forms[here], forms[there])
         asked = (
-            (axis, forms[here], forms[there]) if _same_dim(a, b) else (axis, _plain(a), _plain(b))
+            (axis, forms[here], forms[there])
+            if _same_dim(a, b)
+            else (axis, letter_of(a), letter_of(b))
         )
         if asked not in exists:
             exists[asked] = step.fault(mesh, differentiable) is None
         if exists[asked]:
-            kind = (axis, _plain(a), _plain(b), min(share[here], share[there]), step.of_part)
+            kind = (axis, letter_of(a), letter_of(b), min(share[here], share[there]), step.of_part)
             kinds.setdefault(kind, step)
             edges.append((here, there, number.setdefault(kind, len(number))))
     return Web(forms, kinds, Edges.of(len(forms), edges))
@@ -120,10 +122,6 @@ def _share(form: Sharding, mesh: Mesh) -> int:
     """Return the number of parts into which a form splits the tensor."""
     pairs = zip(form, mesh.sizes, strict=True)
     return math.prod(size for kind, size in pairs if isinstance(kind, S))
-
-
-def _plain(kind: Type) -> str:
-    return "S" if isinstance(kind, S) else kind.name
 
 
 def _same_dim(a: Type, b: Type) -> bool:

@@ -6,21 +6,19 @@ import re
 from collections.abc import Iterable
 
 from autopar.emit.statement import Value
+from autopar.ir.collectives import COLLECTIVES
 from autopar.ir.placement import P, R, S
-from autopar.utils.identifiers import WORDS, identifier
+from autopar.utils.identifiers import FUNCTIONS, WORDS, identifier
 
-RUNTIME_NAMES = (
-    "I", "Module", "N", "P", "R", "S", "all_gather", "all_gather_together", "all_reduce",
-    "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "padded_embedding",
-    "partial", "per_shard", "reduce_scatter", "replicate", "replicate_together", "routed_experts",
-    "shard", "strided",
-    "sync_batch_norm",
-    "vocab_parallel_cross_entropy",
-    "vocab_parallel_embedding",
-)  # fmt: skip
-"""Names that emitted code may import from `autopar.runtime`."""
-RESERVED = frozenset({"range", "float", *RUNTIME_NAMES, *WORDS} - {"input"})
+
+def imported() -> frozenset[str]:
+    """Return the names that emitted code may import from `autopar.runtime`."""
+    return FUNCTIONS.union(COLLECTIVES)
+
+
+def reserved() -> frozenset[str]:
+    """Return the names that emitted code uses for something else than tensors and classes."""
+    return imported().union(WORDS, ["range", "float"]) - {"input"}
 
 
 class Names:
@@ -30,7 +28,7 @@ class Names:
         self._strip = strip
         self._names: dict[Value, str] = {}
         self._tensors: dict[str, Value] = {}
-        self._used: set[str] = {*RESERVED, *taken}
+        self._used: set[str] = {*reserved(), *taken}
 
     def __getitem__(self, value: Value) -> str:
         return self._names[value]

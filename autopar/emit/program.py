@@ -11,7 +11,6 @@ from autopar.emit.reshapes import said_plainly
 from autopar.emit.statement import Part, Statement, Value, Weight
 from autopar.emit.text import literal
 from autopar.ir.blocks import is_hub
-from autopar.ir.conversion import collectives
 from autopar.ir.graph import Arg, DType, Graph, Node, Origin, Saved, Tensor, is_random
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, P, R, S, Sharding
@@ -157,12 +156,8 @@ class _Program:
         It is set for a parameter that is used in a lower precision than it is stored in.
         """
         dtype = reduction_dtype(conversion.tensor, self.graph, self.plan.precision)
-        pair = collectives(
-            conversion.source[conversion.axis], conversion.target[conversion.axis], True
-        )
-        if dtype is None or pair is None or pair[1] not in ("all_reduce", "reduce_scatter"):
-            return ""
-        return f", reduce=torch.{dtype}"
+        is_sum = conversion.target[conversion.axis] is R
+        return f", reduce=torch.{dtype}" if dtype is not None and is_sum else ""
 
     def _convert(
         self, conversion: Conversion, source: Value | Weight, target: Value, origin: Origin
@@ -175,10 +170,12 @@ class _Program:
         tensor = self.graph.tensors[conversion.tensor]
         before = conversion.source.local(axis, mesh)
         after = conversion.target.local(axis, mesh)
-        verb = verb_of(conversion, tensor.differentiable)
-        regather = ", regather=True" if conversion.regather else ""
-        reduce = self._reduction(conversion)
-        text = f", {axis_text(mesh, axis)}, {before}, {after}{regather}{reduce})"
+        verb, _ = conversion.step.collectives(tensor.differentiable) or ("", "")
+        more = ", regather=True" if conversion.regather else ""
+        more += self._reduction(conversion)
+        if conversion.backward:
+            more += f", backward={literal(conversion.backward)}"
+        text = f", {axis_text(mesh, axis)}, {before}, {after}{more})"
         self._bound[target] = target
         comment = describe(tensor, conversion.target, mesh)
         self.statements.append(Statement((target,), (f"{verb}(", source, text), comment, origin))
@@ -225,18 +222,6 @@ def _true_rows(node: Node, graph: Graph) -> tuple[tuple[str, Arg], ...]:
         return ()
     pads = graph.tensors[node.operands[0]].pads
     return tuple(("rows", pad.size) for pad in pads if pad.dim == 0)
-
-
-def verb_of(conversion: Conversion, differentiable: bool) -> str:
-    """Return the runtime's function for a conversion: its forward collective, or a local operation."""
-    source = conversion.source[conversion.axis]
-    target = conversion.target[conversion.axis]
-    pair = collectives(source, target, differentiable)
-    if pair is not None and pair[0] is not None:
-        return pair[0]
-    if isinstance(target, S):
-        return "shard"
-    return {"R": "replicate", "I": "invariant", "P": "partial"}[str(target)]
 
 
 def result_forms(plan: Plan, graph: Graph) -> tuple[tuple[str, Sharding], ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autopar.emit.fold import Block, Item, Loop, fold
-from autopar.emit.names import RESERVED, RUNTIME_NAMES, Names
+from autopar.emit.names import Names, imported, reserved
 from autopar.emit.program import Localize, program, result_forms
 from autopar.emit.statement import Statement, Value, Weight
 from autopar.emit.text import comment, docstring, literal
@@ -75,7 +75,7 @@ def _padding(plan: Plan) -> list[str]:
 
 def _imports(text: str) -> list[str]:
     read = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    used = [name for name in RUNTIME_NAMES if name in read]
+    used = sorted(imported() & read)
     lines = []
     if "torch" in read:
         lines.append("import torch")
@@ -99,7 +99,7 @@ def _imports(text: str) -> list[str]:
 def _classes(items: tuple[Item, ...], model: str) -> dict[str, tuple[str, Block]]:
     """Return a class name for each distinct block body; none equals the model's name."""
     found: dict[str, tuple[str, Block]] = {}
-    taken = {model, *RESERVED}
+    taken = {model, *reserved()}
     for loop in (item for item in items if isinstance(item, Loop)):
         block = loop.blocks[0]
         if block.key in found:

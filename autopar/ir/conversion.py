@@ -1,77 +1,24 @@
 """Conversions of a tensor from one sharding to another, one mesh axis at a time.
 
-Each single-axis step has at most one collective in the forward and one in the backward (table in
-docs/types.md).  Its communication volume is the size in bytes of the *larger* local tensor: the output
-of an all-gather, the input of a reduce-scatter, the tensor of an all-reduce or an all-to-all.
+Each single-axis step has one collective in the forward and, with a gradient, one in the backward (table
+in docs/types.md); some of them send nothing.  The communication volume is the size in bytes of the
+*larger* local tensor: the output of an all-gather, the input of a reduce-scatter.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from autopar.ir.collectives import COLLECTIVES, added, own
 from autopar.ir.mesh import Mesh
-from autopar.ir.placement import I, N, P, R, S, Sharding, Type
+from autopar.ir.placement import I, N, P, R, S, Sharding, Type, dual
 
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 Direction = Literal["forward", "backward"]
 _DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
-
-Local = Literal["slice", "fill"]
-"""Local copy of a step that sends nothing: take a slice, or fill up with zeros to the larger shape."""
-
-# (source, target) -> (forward, backward); None if nothing is sent.
-_TABLE: dict[tuple[str, str], tuple[Collective | None, Collective | None]] = {
-    ("I", "R"): (None, "all_reduce"),
-    ("P", "I"): ("all_reduce", None),
-    ("P", "R"): ("all_reduce", "all_reduce"),
-    ("P", "S"): ("reduce_scatter", "all_gather"),
-    ("S", "R"): ("all_gather", "reduce_scatter"),
-    ("S", "I"): ("all_gather", None),
-    ("I", "S"): (None, "all_gather"),
-    ("R", "S"): (None, None),
-    ("R", "I"): (None, None),
-    ("I", "P"): (None, None),
-    ("R", "P"): (None, None),
-    ("S", "P"): (None, None),
-    ("S", "S"): ("all_to_all", "all_to_all"),
-}
-_TABLE_NO_GRADIENT: dict[tuple[str, str], tuple[Collective | None, None]] = {
-    ("N", "S"): (None, None),
-    ("N", "P"): (None, None),
-    ("S", "N"): ("all_gather", None),
-    ("P", "N"): ("all_reduce", None),
-    ("P", "S"): ("reduce_scatter", None),
-    ("S", "P"): (None, None),
-    ("S", "S"): ("all_to_all", None),
-}
-# (source, target) -> (forward, backward) local copies; steps in no table only change the type.
-_LOCAL: dict[tuple[str, str], tuple[Local | None, Local | None]] = {
-    ("S", "I"): (None, "slice"),
-    ("I", "S"): ("slice", None),
-    ("R", "S"): ("slice", "fill"),
-    ("R", "I"): (None, "fill"),
-    ("I", "P"): ("fill", None),
-    ("R", "P"): ("fill", "fill"),
-    ("S", "P"): ("fill", "slice"),
-    ("N", "S"): ("slice", None),
-    ("N", "P"): ("fill", None),
-}
-
-
-def _kind(of: Type) -> str:
-    return "S" if isinstance(of, S) else of.name
-
-
-def collectives(
-    source: Type, target: Type, differentiable: bool
-) -> tuple[Collective | None, Collective | None] | None:
-    """Return the (forward, backward) collectives of a step on one axis, or None if it does not exist."""
-    if source == target:
-        return None
-    table = _TABLE if differentiable else _TABLE_NO_GRADIENT
-    return table.get((_kind(source), _kind(target)))
 
 
 def letters(differentiable: bool) -> tuple[Type, ...]:
@@ -81,10 +28,10 @@ def letters(differentiable: bool) -> tuple[Type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One collective: its mesh axis, its kind, its direction, and its bytes per rank."""
+    """One exchange of a collective: its mesh axis, its kind, its direction, and its bytes per rank."""
 
     axis: int
-    collective: Collective
+    collective: str
     direction: Direction
     nbytes: int
 
@@ -99,11 +46,36 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A conversion that changes the type on one mesh axis and keeps the others."""
+    """A conversion that changes the type on one mesh axis and keeps the others.
+
+    `forward` and `backward` are added collectives that perform it; "": autopar's own do.
+    """
 
     axis: int
     source: Sharding
     target: Sharding
+    forward: str = ""
+    backward: str = ""
+
+    def collectives(self, differentiable: bool) -> tuple[str, str] | None:
+        """Return the collectives of forward and backward, or None if there is no such step.
+
+        The backward's is "" for a tensor without gradient.
+        """
+        source, target = self.source[self.axis], self.target[self.axis]
+        forward = own(source, target)
+        wrong = (N,) if differentiable else (R, I)
+        if source == target or not forward or source in wrong or target in wrong:
+            return None
+        backward = own(dual(target), dual(source)) if differentiable else ""
+        return self.forward or forward, self.backward or backward
+
+    def ways(self, differentiable: bool) -> Iterator[Step]:
+        """Yield the step as autopar's collectives perform it, then with every choice of added ones."""
+        source, target = self.source[self.axis], self.target[self.axis]
+        backwards = added(dual(target), dual(source)) if differentiable else ()
+        for pair in itertools.product(("", *added(source, target)), ("", *backwards)):
+            yield replace(self, forward=pair[0], backward=pair[1])
 
     @property
     def of_part(self) -> bool:
@@ -115,8 +87,15 @@ class Step:
         source, target = self.source[self.axis], self.target[self.axis]
         if self.source.with_type(self.axis, target) != self.target:
             return "a step changes one axis at a time"
-        if collectives(source, target, differentiable) is None:
+        if self.collectives(differentiable) is None:
             return f"there is no step {source} -> {target}"
+        ends = (source, target), (dual(target), dual(source))
+        for name, pair in zip((self.forward, self.backward), ends, strict=True):
+            if name and name not in added(*pair):
+                return (
+                    f"no collective {name!r} for {pair[0]} -> {pair[1]} was added. Import the module "
+                    "that adds it, on every rank"
+                )
         if not (isinstance(source, S) and isinstance(target, S)):
             return None
         before, after = self.source.local(self.axis, mesh), self.target.local(self.axis, mesh)
@@ -130,37 +109,38 @@ class Step:
         self, shape: tuple[int, ...], itemsize: int, mesh: Mesh, differentiable: bool
     ) -> tuple[Traffic, ...]:
         """Return the collectives of this step on a tensor of this global shape."""
-        pair = collectives(self.source[self.axis], self.target[self.axis], differentiable)
-        if pair is None or mesh.sizes[self.axis] == 1:
+        pair, ranks = self.collectives(differentiable), mesh.sizes[self.axis]
+        if pair is None or ranks == 1:
             return ()
         _, larger = self._counts(shape, mesh)
         return tuple(
-            Traffic(self.axis, collective, direction, larger * itemsize)
-            for direction, collective in zip(_DIRECTIONS, pair, strict=True)
-            if collective is not None
+            Traffic(self.axis, kind, direction, round(nbytes))
+            for direction, name in zip(_DIRECTIONS, pair, strict=True)
+            for kind, nbytes in (COLLECTIVES[name].sent(larger * itemsize, ranks) if name else ())
         )
 
     def copies(
         self, shape: tuple[int, ...], itemsize: int, mesh: Mesh, differentiable: bool
     ) -> tuple[Copy, ...]:
         """Return the local copies of this step on a tensor of this global shape."""
-        if mesh.sizes[self.axis] == 1:
+        pair = self.collectives(differentiable)
+        if pair is None or mesh.sizes[self.axis] == 1:
             return ()
-        ends = _kind(self.source[self.axis]), _kind(self.target[self.axis])
         smaller, larger = self._counts(shape, mesh)
         return tuple(
             Copy(direction, (smaller if work == "slice" else larger) * itemsize)
-            for direction, work in zip(_DIRECTIONS, _LOCAL.get(ends, (None, None)), strict=True)
-            if work is not None and (differentiable or direction == "forward")
+            for direction, name in zip(_DIRECTIONS, pair, strict=True)
+            if name and (work := COLLECTIVES[name].copies)
         )
 
     @property
     def hands_on_gradient(self) -> bool:
         """Whether source and target share one gradient, so that the backward does nothing."""
-        source, target = self.source[self.axis], self.target[self.axis]
-        sent = collectives(source, target, differentiable=True)
-        copied = _LOCAL.get((_kind(source), _kind(target)))
-        return not (sent and sent[1]) and not (copied and copied[1])
+        pair = self.collectives(differentiable=True)
+        if pair is None:
+            return True
+        backward = COLLECTIVES[pair[1]]
+        return backward.sends is None and backward.copies is None
 
     def _counts(self, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
         """Return the elements per rank of the smaller and of the larger of source and target."""

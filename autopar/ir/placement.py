@@ -75,6 +75,16 @@ def parse_type(text: str) -> Type:
     return S(int(match[1]), int(match[2] or 1))
 
 
+def letter_of(kind: Type) -> str:
+    """Return the type's letter, ``S`` for every shard."""
+    return "S" if isinstance(kind, S) else kind.name
+
+
+def dual(kind: Type) -> Type:
+    """Return the type of the gradient of a tensor of this type."""
+    return P if kind is R else R if kind is P else kind
+
+
 class _Hashed:
     """A slot for a cached hash; hashes of shardings are computed very often."""
 

@@ -3,7 +3,8 @@
 A gather or scatter along the leading dim works directly on the tensors; along other dims it needs one
 buffer.  An all-to-all sends from a buffer unless its result is split along the leading dim, and receives
 into one unless its operand is.  The gradients of a block are copied into one message, unless it is
-larger than a bucket.  Tensors that are not in row-major order are copied before they are sent.
+larger than a bucket.  Tensors that are not in row-major order are copied before they are sent.  An added
+collective needs a buffer of the largest message that it sends.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from autopar.ir.conversion import Direction
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.placement import I, P, R, S, Sharding
 from autopar.memory.saved_tensors import SavedTensors
@@ -61,6 +63,20 @@ class _Messages:
 
     def of(self, conversions: tuple[Conversion, ...]) -> Carried:
         """Return the collective with its buffer bytes on one rank."""
+        first, carried = conversions[0], self._of_own(conversions)
+        if first.forward:
+            carried = replace(carried, forward_nbytes=self._largest(first, "forward"))
+        if first.backward:
+            carried = replace(carried, backward_nbytes=self._largest(first, "backward"))
+        return carried
+
+    def _largest(self, c: Conversion, direction: Direction) -> int:
+        tensor = self.keeps.graph.tensors[c.tensor]
+        sent = c.step.traffic(tensor.shape, tensor.itemsize, self.keeps.mesh, tensor.differentiable)
+        return max((part.nbytes for part in sent if part.direction == direction), default=0)
+
+    def _of_own(self, conversions: tuple[Conversion, ...]) -> Carried:
+        """Return it as autopar's collectives perform it."""
         first = conversions[0]
         if not is_gather(first.source[first.axis], first.target[first.axis]):
             return Carried(conversions, *self._of_other(first))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Step, Traffic
@@ -47,7 +47,8 @@ class Choice:
 class Conversion:
     """One step that converts a tensor from a sharding that already exists to another.
 
-    `regather`: the backward repeats the gather instead of keeping its result.
+    `regather`: the backward repeats the gather instead of keeping its result.  `forward` and `backward`
+    are added collectives that perform it; "": autopar's own do.
     """
 
     tensor: str
@@ -55,11 +56,26 @@ class Conversion:
     source: ShardingText
     target: ShardingText
     regather: bool = False
+    forward: str = ""
+    backward: str = ""
+
+    def __repr__(self) -> str:
+        """Return the fields; a plan without added collectives has the digest that it always had."""
+        shown = [(each.name, getattr(self, each.name)) for each in fields(self)]
+        return (
+            f"Conversion({', '.join(f'{name}={value!r}' for name, value in shown if value != '')})"
+        )
 
     @property
     def step(self) -> Step:
         """The conversion as a `Step`."""
-        return Step(self.axis, self.source, self.target)
+        return Step(self.axis, self.source, self.target, self.forward, self.backward)
+
+    @property
+    def by(self) -> str:
+        """Words such as ``, by mine`` and ``, backward by mine`` for added collectives."""
+        forward = f", by {self.forward}" if self.forward else ""
+        return forward + (f", backward by {self.backward}" if self.backward else "")
 
 
 @dataclass(frozen=True, slots=True)

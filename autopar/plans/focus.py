@@ -199,7 +199,7 @@ def _of_parameter(plan: Plan, found: ParameterPlan) -> TensorFacts:
 def _changes(plan: Plan, tensor: str) -> tuple[str, ...]:
     """Return the conversions of a tensor at its uses."""
     return tuple(
-        f"{plan.mesh.names[c.axis]}: {c.source} -> {c.target}{', again' * c.regather}"
+        f"{plan.mesh.names[c.axis]}: {c.source} -> {c.target}{', again' * c.regather}{c.by}"
         for c in plan.conversions
         if c.tensor == tensor
     )

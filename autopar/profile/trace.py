@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from autopar.ir.collectives import exchanged
 from autopar.runtime.marks import Numbered, numbering
 from autopar.runtime.named import CHECKS, PREFIX
 
@@ -26,7 +27,6 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 _EVALUATE = "autograd::engine::evaluate_function: "
 _ISSUED = re.compile(r"c10d::(\w+)")
 _CARRIED = re.compile(r"(?:gloo|nccl|mpi|ucc):(\w+)")
-KINDS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all")
 Flow = tuple[str, str, str]
 """Axis, collective, and when: forward, backward, or once a step for parameters or gradients."""
 
@@ -199,7 +199,7 @@ def _kinds(pattern: re.Pattern[str], event: Any) -> Iterator[str]:
     """Yield the kind of collective of an event's name, if any: ``_allgather_base_`` is an all-gather."""
     found = pattern.match(event.name)
     plain = found[1].replace("_", "") if found else ""
-    for kind in KINDS:
+    for kind in exchanged() if plain else ():
         if kind.replace("_", "") in plain:
             yield kind
             return

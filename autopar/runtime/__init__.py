@@ -1,18 +1,10 @@
-"""Names that emitted modules import."""
+"""Names that emitted modules import: functions, and every collective by its name."""
 
+from typing import Any
+
+from autopar.ir.collectives import COLLECTIVES
 from autopar.ir.placement import I, N, P, R, S
-from autopar.runtime.convert import (
-    all_gather,
-    all_gather_together,
-    all_reduce,
-    all_to_all,
-    invariant,
-    partial,
-    reduce_scatter,
-    replicate,
-    replicate_together,
-    shard,
-)
+from autopar.runtime.convert import all_gather_together, named_collective, replicate_together
 from autopar.runtime.module import Module
 from autopar.runtime.random import per_shard
 from autopar.runtime.variants import (
@@ -29,10 +21,15 @@ from autopar.runtime.variants import (
 )
 
 __all__ = [
-    "I", "Module", "N", "P", "R", "S", "all_gather", "all_gather_together", "all_reduce",
-    "all_to_all", "batch_norm",
-    "count_valid", "cross_entropy_sum", "expert_parallel", "invariant",
-    "padded_embedding", "partial", "per_shard", "reduce_scatter", "replicate", "replicate_together",
-    "routed_experts", "shard",
-    "strided", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "I", "Module", "N", "P", "R", "S", "all_gather_together", "batch_norm", "count_valid",
+    "cross_entropy_sum", "expert_parallel", "padded_embedding", "per_shard", "replicate_together",
+    "routed_experts", "strided", "sync_batch_norm", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Return a collective; collectives may be added after this import."""
+    if name in COLLECTIVES:
+        return named_collective(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

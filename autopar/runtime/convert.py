@@ -7,13 +7,15 @@ types that the gradients of both ends have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
 from autopar.errors import PlacementError
-from autopar.ir.placement import I, P, R, S, Type
+from autopar.ir.collectives import COLLECTIVES, own
+from autopar.ir.placement import I, P, R, S, Type, dual
 from autopar.runtime import kernels
 from autopar.runtime.async_loss import late_sum
 from autopar.runtime.axes import Axis
@@ -31,19 +33,23 @@ def convert(
     target: Type,
     regather: bool = False,
     reduce: torch.dtype | None = None,
+    forward: str = "",
+    backward: str = "",
 ) -> torch.Tensor:
     """Convert `x` from one placement type to another on a mesh axis; differentiable.
 
     With `regather`, the result of a gather is not kept for the backward, which gathers it again.  With
-    `reduce`, gradients are summed in that dtype.
+    `reduce`, gradients are summed in that dtype.  `forward` and `backward` are added collectives that
+    convert instead of autopar's own.
     """
     if axis.size == 1:
         return x
-    if x.dim() == 0 and (source, target) == (P, I) and not torch.compiler.is_compiling():
+    is_loss = x.dim() == 0 and (source, target) == (P, I) and not forward
+    if is_loss and not torch.compiler.is_compiling():
         late = late_sum(x, axis.group)
         if late is not None:
             return late
-    made = _converted(x, axis, source, target, reduce)
+    made = _converted(x, axis, source, target, reduce, forward, backward)
     if regather and not torch.compiler.is_compiling():
         remember([made], [x], lambda shards: _again(shards, axis, [source]))
     return made
@@ -79,11 +85,17 @@ def _again(
 
 
 def _converted(
-    x: torch.Tensor, axis: Axis, source: Type, target: Type, reduce: torch.dtype | None
+    x: torch.Tensor,
+    axis: Axis,
+    source: Type,
+    target: Type,
+    reduce: torch.dtype | None,
+    forward: str,
+    backward: str,
 ) -> torch.Tensor:
     if x.requires_grad and torch.is_grad_enabled():
-        return _Convert.apply(x, axis, source, target, reduce)  # type: ignore[no-any-return]
-    return step(x, axis, source, target)
+        return _Convert.apply(x, axis, source, target, reduce, forward, backward)  # type: ignore[no-any-return]
+    return step(x, axis, source, target, forward)
 
 
 class _Convert(torch.autograd.Function):
@@ -97,17 +109,20 @@ class _Convert(torch.autograd.Function):
         source: Type,
         target: Type,
         reduce: torch.dtype | None,
+        forward: str,
+        backward: str,
     ) -> torch.Tensor:
         ctx.axis, ctx.source, ctx.target, ctx.reduce = axis, source, target, reduce
-        made = step(x, axis, source, target)
+        ctx.forward_by, ctx.backward_by = forward, backward
+        made = step(x, axis, source, target, forward)
         return x.view_as(x) if made is x else made
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         wide = gradient if ctx.reduce is None else gradient.to(ctx.reduce)
         ends = dual(ctx.target), dual(ctx.source)
-        made = _converted(wide, ctx.axis, *ends, ctx.reduce).to(gradient.dtype)
-        return made, None, None, None, None
+        made = _converted(wide, ctx.axis, *ends, ctx.reduce, ctx.backward_by, ctx.forward_by)
+        return made.to(gradient.dtype), None, None, None, None, None, None
 
 
 class _Together(torch.autograd.Function):
@@ -147,27 +162,15 @@ class _Together(torch.autograd.Function):
         return None, None, None, None, *found
 
 
-def dual(kind: Type) -> Type:
-    """Return the type of the gradient of a tensor of this type."""
-    return P if kind is R else R if kind is P else kind
+def step(x: torch.Tensor, axis: Axis, source: Type, target: Type, added: str = "") -> torch.Tensor:
+    """Convert without a gradient, by an added collective if one is named.
 
-
-def step(x: torch.Tensor, axis: Axis, source: Type, target: Type) -> torch.Tensor:
-    """Convert without a gradient; return `x` itself where its values stay."""
-    if isinstance(source, S):
-        if isinstance(target, S):
-            return _exchange(x, axis, source, target)
-        if target is P:
-            return kernels.zero_pad(x, source, axis)
-        return kernels.all_gather([x], [source], axis)[0]
-    if isinstance(target, S):
+    Returns `x` itself where its values stay.
+    """
+    if isinstance(target, S) and not isinstance(source, S):
         _check_divides(x, target, axis.size)
-        if source is P:
-            return kernels.reduce_scatter([x], [target], axis)[0]
-        return kernels.part(x, target, axis)
-    if source is P:
-        return kernels.all_reduce([x], axis)[0]
-    return kernels.on_first(x, axis) if target is P else x
+    run = COLLECTIVES[added].run if added else _RUN.get(own(source, target))
+    return x if run is None else run(x, axis, source, target)
 
 
 def _check_divides(x: torch.Tensor, shard: S, size: int) -> None:
@@ -213,6 +216,22 @@ def _exchange_inside(x: torch.Tensor, axis: Axis, source: S, target: S) -> torch
     return kernels.all_to_all(apart, *ends, axis).reshape(x.shape)
 
 
-all_gather = all_reduce = reduce_scatter = all_to_all = convert
-shard = replicate = invariant = partial = convert
+def _partial(x: torch.Tensor, axis: Axis, source: Type, target: Type) -> torch.Tensor:
+    return kernels.zero_pad(x, source, axis) if isinstance(source, S) else kernels.on_first(x, axis)
+
+
+_RUN: dict[str, Callable[..., Any]] = {
+    "all_gather": lambda x, axis, source, _: kernels.all_gather([x], [source], axis)[0],
+    "reduce_scatter": lambda x, axis, _, target: kernels.reduce_scatter([x], [target], axis)[0],
+    "all_reduce": lambda x, axis, *_: kernels.all_reduce([x], axis)[0],
+    "all_to_all": _exchange,
+    "shard": lambda x, axis, _, target: kernels.part(x, target, axis),
+    "partial": _partial,
+}
+"""What autopar's collectives run; the values of others stay."""
 all_gather_together = replicate_together = convert_together
+
+
+def named_collective(name: str) -> Callable[..., torch.Tensor]:
+    """Return a collective as emitted code calls it; autopar's own are chosen by the types."""
+    return convert if COLLECTIVES[name].run is None else partial(convert, forward=name)

@@ -17,14 +17,11 @@ from types import ModuleType
 
 import torch
 
+from autopar.ir.collectives import COLLECTIVES
 from autopar.runtime import _torch
 from autopar.runtime.module import Module, path_of
 from autopar.runtime.named import PREFIX, label
 
-VERBS = frozenset(
-    ["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "shard", "replicate", "invariant",
-     "partial", "all_gather_together", "replicate_together"]
-)  # fmt: skip
 _ORIGIN = re.compile(r"\s*# (\S+:\d+)  ")
 _MARK = "__mark__"
 
@@ -109,9 +106,10 @@ def _verb_and_axis(value: ast.expr) -> tuple[str, str]:
     """Return verb and axis of a conversion, or the axis only of an operator that issues collectives."""
     if not isinstance(value, ast.Call):
         return "", ""
-    if isinstance(value.func, ast.Name) and value.func.id in VERBS and len(value.args) > 1:
-        verb = value.func.id.removesuffix("_together")
-        return verb, _axis(value.args[0 if verb != value.func.id else 1])
+    called = value.func.id if isinstance(value.func, ast.Name) else ""
+    verb = called.removesuffix("_together")
+    if verb in COLLECTIVES and len(value.args) > 1:
+        return verb, _axis(value.args[0 if verb != called else 1])
     axes = [_axis(keyword.value) for keyword in value.keywords if keyword.arg == "axis"]
     return "", axes[0] if axes else ""
 

@@ -145,9 +145,7 @@ class Program:
         return leaving(self.graph.tensors[name], self.graph, made)
 
 
-_AXIS_BY_NAME = re.compile(
-    r"= (?:all_\w+|reduce_scatter|shard|replicate|invariant|partial)\([^#\n]*?, \"\w+\", [RIPSN]"
-)
+_AXIS_BY_NAME = re.compile(r"= \w+\([^#\n]*?, \"\w+\", [RIPSN]")
 
 
 _COMPILED: dict[str, weakref.ref[Program]] = {}

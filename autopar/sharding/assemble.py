@@ -163,9 +163,10 @@ def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator
         for tensor, form in zip(node.outputs, made, strict=True):
             wanted = _wanted(graph, decisions, tensor, form)
             for step in conversion_tree(tensor, form, wanted, routes, together.get(tensor.name, 0)):
+                again = _regathers(storage, step)
                 yield Conversion(
-                    tensor.name, step.axis, step.source, step.target, _regathers(storage, step)
-                )
+                    tensor.name, step.axis, step.source, step.target, again, step.forward, step.backward
+                )  # fmt: skip
 
 
 def _regathers(storage: Storage | None, step: Step) -> bool:

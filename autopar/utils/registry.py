@@ -1,4 +1,4 @@
-"""Registries of named values that users may extend: schedules, solvers."""
+"""Registries of named values that users may extend: schedules, solvers, collectives."""
 
 from __future__ import annotations
 

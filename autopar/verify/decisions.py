@@ -123,4 +123,4 @@ def _spelled(conversion: Conversion | None) -> str:
     if conversion is None:
         return "nothing"
     gathers = ", gathered again" if conversion.regather else ""
-    return f"{conversion.tensor} {conversion.source} -> {conversion.target}{gathers}"
+    return f"{conversion.tensor} {conversion.source} -> {conversion.target}{gathers}{conversion.by}"

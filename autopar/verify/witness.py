@@ -24,6 +24,7 @@ from autopar import runtime
 from autopar.emit.program import program
 from autopar.emit.statement import Part, Statement, Value, Weight
 from autopar.errors import MeshError
+from autopar.ir.collectives import COLLECTIVES
 from autopar.ir.graph import Graph, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import P, S, Sharding, Type
@@ -31,21 +32,11 @@ from autopar.plans.plan import Plan
 from autopar.rules import localize
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
-from autopar.runtime.marks import VERBS
 from autopar.verify import spmd
 
 LACKS_RULE = "No valid sharding strategy", "is not supported"
 """Error messages of the checker for an unknown operator or an unknown way to call one."""
 _CALL = re.compile(r"((?:torch\.(?:ops\.\w+\.\w+\.)?|F\.)?[A-Za-z_]\w*)\(")
-NAMES = {
-    "torch": torch,
-    "F": F,
-    **{name: getattr(runtime, name) for name in runtime.__all__},
-    **dict.fromkeys(VERBS, spmd.convert),
-    "all_gather_together": spmd.convert_together,
-    "replicate_together": spmd.convert_together,
-}
-"""Names that emitted code imports; conversions are those that the checker follows."""
 
 
 class Silent(Exception):
@@ -95,6 +86,7 @@ def _world(mesh: Mesh) -> Iterator[DeviceMesh]:
 class _Checker:
     def __init__(self, plan: Plan, graph: Graph, devices: DeviceMesh) -> None:
         self._graph, self._mesh, self._devices = graph, plan.mesh, devices
+        self._names = _names()
         self._module = SimpleNamespace(mesh=Axes.of(devices), device=torch.device("cpu"))
         self._weights = {
             Weight(node.target): Value(node.outputs[0].name, plan.choice[node.name].outputs[0])
@@ -130,7 +122,7 @@ class _Checker:
         wanted = [spmd.derived(self._declared(value)) for value in statement.targets]
         try:
             with torch.enable_grad(), spmd.checking():
-                made = eval(_text(statement.parts), {**NAMES, **here, "self": self._module})
+                made = eval(_text(statement.parts), {**self._names, **here, "self": self._module})
         except spmd.REFUSED as refusal:
             if any(P in tuple(value.form) for value in operands):
                 raise Silent(f"a partial operand of {_called(statement)}") from None
@@ -176,6 +168,17 @@ class _Checker:
                 raise Silent("a strided shard")
             yield from ((mesh.names[axis], S(dim)) for _, axis in cuts)
         yield from ((mesh.names[a], form[a]) for a in axes if not isinstance(form[a], S))
+
+
+def _names() -> dict[str, object]:
+    """Return what emitted code imports, with conversions that the checker follows."""
+    return {
+        "torch": torch,
+        "F": F,
+        **{name: getattr(runtime, name) for name in runtime.__all__},
+        **dict.fromkeys(COLLECTIVES, spmd.convert),
+        **dict.fromkeys(("all_gather_together", "replicate_together"), spmd.convert_together),
+    }
 
 
 def _text(parts: tuple[Part, ...]) -> str:

@@ -21,7 +21,6 @@ from cost_models.calibrate.rows import Action, computing_seconds, crowd_of, sust
 from cost_models.calibrate.waiting import NO_WAITING, Waiting, waiting
 from cost_models.curves import Direction
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 DTYPES = ("float32", "float64", "bfloat16")
 
 BLOCKS, BLOCK_CALLS = 8, 9
@@ -36,6 +35,18 @@ SHORTEST_S = 1e-6
 """Minimum time of a message; noise may suggest less."""
 
 Pick = Callable[[Sequence[float]], float]
+_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_CALLS: dict[str, Callable[..., object]] = {
+    "all_reduce": lambda whole, part, other, group: dist.all_reduce(whole, group=group),
+    "all_gather": lambda whole, part, other, group: _gather(other, part, group=group),
+    "reduce_scatter": lambda whole, part, other, group: _scatter(part, whole, group=group),
+    "all_to_all": lambda whole, part, other, group: dist.all_to_all_single(
+        other, whole, group=group
+    ),
+}
+"""The exchanges that are timed, on a whole tensor, a rank's part and another whole one."""
+KINDS = tuple(_CALLS)
 
 
 @dataclass(frozen=True)
@@ -307,14 +318,5 @@ def _message(count: int, effort: Effort) -> torch.Tensor:
 
 def _collective(kind: str, whole: torch.Tensor, ranks: int, group: Any) -> Action:
     """Return a call of the collective whose larger tensor is `whole`."""
-    part = whole.new_empty(whole.numel() // ranks)
-    other = torch.empty_like(whole)
-    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-    calls: dict[str, Action] = {
-        "all_reduce": lambda: dist.all_reduce(whole, group=group),
-        "all_gather": lambda: gather(other, part, group=group),
-        "reduce_scatter": lambda: scatter(part, whole, group=group),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
-    }
-    return calls[kind]
+    part, other = whole.new_empty(whole.numel() // ranks), torch.empty_like(whole)
+    return lambda: _CALLS[kind](whole, part, other, group)

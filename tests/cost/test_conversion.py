@@ -10,7 +10,7 @@ import pytest
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
 from autopar.cost.sharding_graph import web_of
-from autopar.ir.conversion import Copy, Step, collectives
+from autopar.ir.conversion import Copy, Step
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, R, S, Sharding
@@ -41,8 +41,7 @@ def test_every_pair_is_connected_by_table_steps(differentiable: bool) -> None:
         at = source
         for step in path:
             assert step.source == at
-            pair = (step.source[step.axis], step.target[step.axis])
-            assert collectives(*pair, differentiable) is not None
+            assert step.collectives(differentiable) is not None
             at = step.target
         assert at == target
         total = sum(_bytes_price(step, tensor) for step in path)

@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
-from autopar.ir.placement import I, P, R, S, Sharding, Type
+from autopar.ir.placement import I, P, R, S, Sharding, Type, dual
 from autopar.memory.messages import _Messages
 from autopar.plans.decisions import Conversion
 from autopar.runtime._torch import fake_world
 from autopar.runtime.axes import Axis
-from autopar.runtime.convert import dual, step
+from autopar.runtime.convert import step
 from tests.live import LiveBytes
 
 SHAPE = (8, 4, 8)

@@ -6,10 +6,11 @@ import torch
 
 from autopar.rules import registered
 from cost_models.calibrate.effort import QUICK
+from cost_models.calibrate.measure import KINDS
 from cost_models.calibrate.operators import samples
-from cost_models.collectives import ring_terms
 from cost_models.curves import operator
-from cost_models.names import COLLECTIVES, DTYPES, TIMED, is_operator, meant
+from cost_models.exchanges import EXCHANGES
+from cost_models.names import DTYPES, TIMED, is_operator, meant
 
 
 def test_dtypes_are_those_of_torch() -> None:
@@ -17,8 +18,9 @@ def test_dtypes_are_those_of_torch() -> None:
     assert {name.removeprefix("torch.") for name in there} <= DTYPES
 
 
-def test_collectives_are_those_that_have_a_formula() -> None:
-    assert all(ring_terms(kind, 1.0, 2) for kind in COLLECTIVES)
+def test_exchanges_that_are_timed_have_facts() -> None:
+    """A broadcast has no measurement of its own, and a send has another one."""
+    assert EXCHANGES.keys() - set(KINDS) == {"broadcast", "send"} and set(KINDS) < EXCHANGES.keys()
 
 
 def test_operators_that_are_timed_are_known_without_torch() -> None:
@@ -33,5 +35,5 @@ def test_every_operator_with_a_rule_may_have_a_curve() -> None:
 
 
 def test_what_is_close_is_suggested() -> None:
-    assert meant("all-reduce", COLLECTIVES) == "Did you mean 'all_reduce'?"
+    assert meant("all-reduce", EXCHANGES) == "Did you mean 'all_reduce'?"
     assert meant("x", ["b", "a"]) == "Known: a, b."

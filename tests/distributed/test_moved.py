@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from autopar.ir.conversion import collectives
 from autopar.plans.plan import Plan
 from tests import parity
 from tests.moved import MOVED
@@ -33,13 +32,12 @@ def test_on_two_axes(name: str, preset: str) -> None:
 def gathered(plan: Plan, name: str, axis: int = 0) -> list[str]:
     """What is no parameter and is communicated on an axis, forward or backward."""
     graph = parity.reference(name).graph
+    tensors = graph.tensors
     moved = {
         "loss" if c.tensor == graph.loss else c.tensor
         for c in plan.conversions
         if c.axis == axis and graph.producer[c.tensor].op != "parameter"
-        if any(
-            collectives(c.source[axis], c.target[axis], graph.tensors[c.tensor].differentiable)
-            or ()
-        )
+        for tensor in [tensors[c.tensor]]
+        if c.step.traffic(tensor.shape, tensor.itemsize, plan.mesh, tensor.differentiable)
     }
     return sorted(moved)

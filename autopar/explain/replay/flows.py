@@ -43,8 +43,7 @@ class Flows:
             return 1.0
         axis = self._mesh.index(flow.axis)
         kind, ranks = flow.collective, self._mesh.sizes[axis]
-        links = "scattering_links" if kind == "all_to_all" else "links"
-        before, after = (getattr(p, links)[axis] for p in (self._before, self._after))
+        before, after = (prices.link(kind, axis) for prices in (self._before, self._after))
         faster = scaled(after, self._conditions.bandwidth.get(flow.axis, 1.0))
         size = flow.nbytes / flow.calls
         late_s = self._before.late(axis) if flow.scope == "microbatch" else 0.0

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cost_models.exchanges import EXCHANGES
+
 # Okabe and Ito, "Color Universal Design", 2008.
 BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#56B4E9", "#D55E00", "#CC79A7", "#F0E442", "#888888",
@@ -16,7 +18,7 @@ BLUE, ORANGE, GREEN, SKY, RED, PINK, YELLOW, GREY = (
 VIOLET, BROWN, INDIGO = "#B66DFF", "#A0522D", "#5050FF"
 COMPUTE = {"forward": BLUE, "backward": ORANGE, "input gradient": RED, "weight gradient": PINK,
            "update": GREY}  # fmt: skip
-SENT = {"all_gather": GREEN, "all_reduce": SKY, "reduce_scatter": YELLOW, "all_to_all": BROWN,
+SENT = {**dict(zip(EXCHANGES, (SKY, GREEN, YELLOW, BROWN), strict=False)),
         "reduce gradients": INDIGO, "sends": VIOLET}  # fmt: skip
 PATTERNS = ("/", "x", ".", "-")
 """Patterns by the position of a mesh axis."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.table import Table
 
 from autopar.explain.pins import NOTE, PINNED, pinned_operators
-from autopar.ir.conversion import collectives
+from autopar.ir.collectives import COLLECTIVES
 from autopar.ir.graph import Graph
 from autopar.ir.placement import N, S
 from autopar.ir.units import form, joined
@@ -126,13 +126,17 @@ def _collectives(conversion: Conversion, plan: Plan, names: Names) -> Cells:
     """Return axis, change of type, and the collectives of each direction."""
     axis, source, target = conversion.axis, conversion.source, conversion.target
     flows = names.differentiable(conversion.tensor, source, target)
-    wide = plan.mesh.sizes[axis] > 1
-    pair = collectives(source[axis], target[axis], flows) if wide else None
-    forward, backward = pair or (None, None)
-    again = ["all_gather"] if conversion.regather and isinstance(source[axis], S) else []
+    pair = conversion.step.collectives(flows) if plan.mesh.sizes[axis] > 1 else None
+    forward, backward = (name if _sends(name) else "" for name in pair or ("", ""))
+    again = forward if conversion.regather and isinstance(source[axis], S) else ""
     return (
         plan.mesh.names[axis],
         f"{source[axis]} -> {target[axis]}",
-        forward or "",
-        ", ".join([*again, *([backward] if backward else [])]),
+        forward,
+        ", ".join(filter(None, (again, backward))),
     )
+
+
+def _sends(name: str) -> bool:
+    """Return whether a collective sends anything; one that this process does not know does."""
+    return bool(name) and (name not in COLLECTIVES or COLLECTIVES[name].sends is not None)

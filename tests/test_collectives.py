@@ -1,0 +1,180 @@
+"""A collective that people add: one record, and no file of autopar's changes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar import runtime
+from autopar.cost.prices import Prices
+from autopar.cost.routes import Routes
+from autopar.errors import InputError, PlanError
+from autopar.ir.collectives import COLLECTIVES, Collective
+from autopar.ir.conversion import Step
+from autopar.ir.graph import Tensor
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, P, R, Sharding
+from autopar.plans.plan import Plan
+from autopar.profile import run_beside
+from autopar.render.text import show_operators, to_text
+from autopar.runtime.convert import _RUN
+from autopar.sharding.asked import posed_for
+from autopar.utils.identifiers import FUNCTIONS
+from autopar.verify import certify
+from autopar.verify.witness import witness
+from cost_models.exchanges import EXCHANGES
+from cost_models.hardware import load
+from tests import parity
+from tests.pool import Pool
+
+COLLECTIVE = """
+from autopar.ir.collectives import COLLECTIVES, Collective
+from autopar.runtime import S, kernels
+
+def one_shot(x, axis, source, target):
+    (every,) = kernels.all_gather([x.unsqueeze(0)], [S(0)], axis)
+    return every.sum(0)
+
+def sends(nbytes, ranks):
+    return [("all_gather", ranks * nbytes)]
+
+COLLECTIVES.add("one_shot", Collective("P -> R | I | N", sends, one_shot))
+"""
+"""An all-reduce of half as many messages as a ring, and more bytes."""
+CPU = load("cpu")
+
+
+@contextmanager
+def added(file: str | Path) -> Iterator[None]:
+    """With the collectives of this file, as if it were imported."""
+    spec = spec_from_file_location("mine", file)
+    assert spec is not None and spec.loader is not None
+    sys.modules["mine"] = module = module_from_spec(spec)
+    with mock.patch.object(COLLECTIVES, "_known", dict(COLLECTIVES)), mock.patch.dict(EXCHANGES):
+        spec.loader.exec_module(module)
+        yield
+    del sys.modules["mine"]
+
+
+def trained(file: str, work: parity.Work) -> None:
+    """On every rank: equal to one process, with the bytes and calls of the plan; compiled, too."""
+    with added(file):
+        parity.check_all([work])
+        parallel, batch = parity.parallel_of(work), parity.reference(work.name).inputs
+        beside = run_beside(parallel, batch, parity.sgd(parallel, 0.0), 1)
+        assert {flow.collective for flow in beside.flows} >= {"all_gather"}
+        assert all(flow.predicted_calls == flow.measured_calls > 0 for flow in beside.flows)
+        assert any(line.place.endswith(" one_shot x") for line in beside.lines)
+        eager = parallel(**batch).detach()
+        parallel.compile(fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(parallel(**batch).detach(), eager)
+
+
+def test_a_collective(tmp_path: Path, pool: Pool) -> None:
+    """Priced, chosen, emitted by its name, run, counted, traced, shown and verified like others."""
+    file = tmp_path / "mine.py"
+    file.write_text(COLLECTIVE)
+    graph = parity.reference("mlp").graph
+    before = parity.preset_work("mlp", (2,), "megatron")
+    with added(file):
+        work = parity.preset_work("mlp", (2,), "megatron")
+        plan = Plan.from_json(work.plan)
+        assert all(check.ok for check in certify(plan, posed_for(plan, graph, CPU)))
+        verdicts = witness(plan, graph)
+        pool.run(2, trained, str(file), work)
+    assert "= one_shot(" in work.source and 'I, R, backward="one_shot")' in work.source
+    shown = to_text(show_operators(plan, graph))
+    assert re.search(r"P -> I +one_shot", shown) and re.search(r"I -> R +one_shot", shown)
+    assert plan.estimate.step_s < Plan.from_json(before.plan).estimate.step_s
+    mine = [verdict.kind for verdict in verdicts if "= one_shot(" in verdict.statement]
+    assert mine and set(mine) == {"agrees"}
+    with pytest.raises(PlanError, match=r"no collective 'one_shot' for .* Import the module"):
+        plan.check(graph)
+    assert parity.preset_work("mlp", (2,), "megatron") == before, "nothing is left of it"
+
+
+def test_a_collective_is_used_where_it_is_cheaper(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(COLLECTIVE)
+    mesh = Mesh.of(2)
+    prices = Prices(mesh, CPU)
+
+    def chosen(rows: int, source: Sharding, target: Sharding) -> Step:
+        tensor, routes = Tensor("x", (rows, 64), "float32", True), Routes(mesh, *costs)
+        (step,) = routes.closure(tensor, (source, target)).path(source, target)
+        return step
+
+    costs = prices.step, prices.weight_step
+    p, i, r = (Sharding((kind,)) for kind in (P, I, R))
+    with added(tmp_path / "mine.py"):
+        few, many = (chosen(rows, p, r) for rows in (8, 2**17))
+        assert (few.forward, few.backward) == ("one_shot", "one_shot")
+        assert (many.forward, many.backward) == ("", "")
+        assert (chosen(8, i, r).forward, chosen(8, i, r).backward) == ("", "one_shot")
+
+
+def test_a_collective_with_an_exchange_of_its_own(tmp_path: Path) -> None:
+    """A kernel that does not use torch's collectives is priced by its own messages and bytes."""
+    (tmp_path / "mine.py").write_text(
+        COLLECTIVE.replace("from autopar.runtime", "from cost_models.exchanges import Exchange\n"
+        "from autopar.runtime").replace('"all_gather", ranks * nbytes', '"one_shot", nbytes')
+        .replace("one_shot))", "one_shot, Exchange(lambda n: 1, lambda n: n - 1)))")
+    )  # fmt: skip
+    with added(tmp_path / "mine.py"):
+        made = autopar.plan(
+            nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)),
+            2,
+            {"input": torch.ones(8, 8)},
+            loss=torch.sum,
+            hardware="cpu",
+            preset="megatron",
+        )
+        assert {flow.collective for flow in made.estimate.flows} >= {"one_shot"}
+        link = Prices(Mesh.of(2), CPU).links[0]
+        (flow,) = (
+            f
+            for f in made.estimate.flows
+            if f.collective == "one_shot" and f.direction == "forward"
+        )
+        late_s = Prices(Mesh.of(2), CPU).late(0)
+        wanted_s = flow.calls * (link.latency_s + late_s) + flow.nbytes / link.bytes_per_s
+        assert flow.seconds == pytest.approx(wanted_s)
+
+
+def refused(name: str, record: Collective) -> str:
+    with (
+        mock.patch.object(COLLECTIVES, "_known", dict(COLLECTIVES)),
+        pytest.raises(InputError) as error,
+    ):
+        COLLECTIVES.add(name, record)
+    return str(error.value)
+
+
+def test_collectives_that_cannot_be_added() -> None:
+    right = Collective("P -> R", lambda nbytes, ranks: [("all_reduce", nbytes)], lambda x, *_: x)
+    for name in ("one shot", "Module", "torch", "send"):
+        assert "needs another name: an identifier" in refused(name, right)
+    assert "autopar has a collective called 'all_reduce'" in refused("all_reduce", right)
+    free = replace(right, converts="P -> R | S, R -> I")
+    assert "conversions that send anything are P -> I, P -> N" in refused("mine", free)
+    assert "needs `sends` and `run`" in refused("mine", replace(right, run=None))
+    strange = replace(right, sends=lambda nbytes, ranks: [("mine", nbytes)])
+    assert "sends 'mine', which has no facts: give its `exchange`" in refused("mine", strange)
+
+
+def test_every_collective_of_autopar_has_facts_and_runs() -> None:
+    assert set(runtime.__all__) == FUNCTIONS
+    assert all(callable(getattr(runtime, name)) for name in COLLECTIVES)
+    moving = {name for name, each in COLLECTIVES.items() if each.sends or each.copies}
+    assert set(_RUN) == moving
+    assert all(kind in EXCHANGES for c in COLLECTIVES.values() for kind, _ in c.sent(8, 2))
