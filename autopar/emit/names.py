@@ -14,7 +14,7 @@ RUNTIME_NAMES = (
     "all_to_all", "batch_norm",
     "count_valid", "cross_entropy_sum", "expert_parallel", "invariant", "padded_embedding",
     "partial", "per_shard", "reduce_scatter", "replicate", "replicate_together", "routed_experts",
-    "shard", "strided",
+    "shard", "start_gather", "strided",
     "sync_batch_norm",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",

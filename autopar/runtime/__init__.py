@@ -12,6 +12,7 @@ from autopar.runtime.convert import (
     replicate,
     replicate_together,
     shard,
+    start_gather,
 )
 from autopar.runtime.module import Module
 from autopar.runtime.random import per_shard
@@ -34,5 +35,6 @@ __all__ = [
     "count_valid", "cross_entropy_sum", "expert_parallel", "invariant",
     "padded_embedding", "partial", "per_shard", "reduce_scatter", "replicate", "replicate_together",
     "routed_experts", "shard",
-    "strided", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "start_gather", "strided", "sync_batch_norm",
+    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

@@ -7,7 +7,8 @@ types that the gradients of both ends have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,8 +16,10 @@ import torch
 from autopar.errors import PlacementError
 from autopar.ir.placement import I, P, R, S, Type
 from autopar.runtime import kernels
+from autopar.runtime.ahead import Ahead
 from autopar.runtime.async_loss import late_sum
 from autopar.runtime.axes import Axis
+from autopar.runtime.kernels import Started
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
 
@@ -45,37 +48,52 @@ def convert(
             return late
     made = _converted(x, axis, source, target, reduce)
     if regather and not torch.compiler.is_compiling():
-        remember([made], [x], lambda shards: _again(shards, axis, [source]))
+        remember([made], [x], functools.partial(_again, axis, [source]))
     return made
 
 
+def start_gather(axis: Axis, *weights: tuple[torch.Tensor, S]) -> Started:
+    """Start to gather a block's weights, for `convert_together` to finish."""
+    with torch.no_grad(), named(label("prefetch", "", "all_gather", axis.name)):
+        return Started.of([x for x, _ in weights], [shard for _, shard in weights], axis)
+
+
 def convert_together(
-    axis: Axis, target: Type, *weights: Row, reduce: torch.dtype | None = None
+    axis: Axis,
+    target: Type,
+    *weights: Row,
+    reduce: torch.dtype | None = None,
+    ahead: Ahead | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Convert the weights of a block in one collective, and their gradients in one.
 
     All are gathered, or all are replicated.  The backward gathers those marked "regather" again, in one
-    collective too.
+    collective too.  `ahead` may have started the gather.
     """
     xs = [x for x, _, _ in weights]
     if axis.size == 1:
         return tuple(xs)
     sources = tuple(source for _, source, _ in weights)
-    made: tuple[torch.Tensor, ...] = _Together.apply(axis, sources, target, reduce, *xs)
+    started = None if ahead is None else ahead.take()
+    made: tuple[torch.Tensor, ...] = _Together.apply(axis, sources, target, reduce, started, *xs)
     again = [i for i, (_, _, kept) in enumerate(weights) if kept == "regather"]
     if again and not torch.compiler.is_compiling():
         shards = [sources[i] for i in again]
-        remember(
-            [made[i] for i in again], [xs[i] for i in again], lambda x: _again(x, axis, shards)
+        gathers = remember(
+            [made[i] for i in again],
+            [xs[i] for i in again],
+            functools.partial(_again, axis, shards),
         )
+        if ahead is not None and gathers is not None:
+            ahead.remember(gathers)
     return made
 
 
 def _again(
-    shards: Sequence[torch.Tensor], axis: Axis, sources: Sequence[Type]
-) -> list[torch.Tensor]:
+    axis: Axis, sources: Sequence[Type], shards: Sequence[torch.Tensor]
+) -> Callable[[], list[torch.Tensor]]:
     with named(label("regather", "", "all_gather", axis.name)):
-        return kernels.all_gather(shards, sources, axis)  # type: ignore[arg-type]
+        return Started.of(shards, sources, axis).finish  # type: ignore[arg-type]
 
 
 def _converted(
@@ -120,10 +138,13 @@ class _Together(torch.autograd.Function):
         sources: tuple[Type, ...],
         target: Type,
         reduce: torch.dtype | None,
+        started: Started | None,
         *xs: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.axis, ctx.sources, ctx.target, ctx.reduce = axis, sources, target, reduce
         ctx.set_materialize_grads(False)
+        if started is not None:
+            return tuple(started.finish())
         if isinstance(sources[0], S):
             return tuple(kernels.all_gather(xs, sources, axis))  # type: ignore[arg-type]
         return tuple(x.view_as(x) for x in xs)
@@ -144,7 +165,7 @@ class _Together(torch.autograd.Function):
         found: list[torch.Tensor | None] = [None] * len(gradients)
         for place, gradient, made in zip(there, given, mine, strict=True):
             found[place] = made.to(gradient.dtype)  # type: ignore[union-attr]
-        return None, None, None, None, *found
+        return None, None, None, None, None, *found
 
 
 def dual(kind: Type) -> Type:

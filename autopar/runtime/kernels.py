@@ -7,6 +7,7 @@ Eagerly they are called as they are.  In a graph of `torch.compile` each is one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -81,16 +82,40 @@ def gathered(
 ) -> list[torch.Tensor]:
     """All-gather in one collective, each result in storage of its own."""
     stacked = [tensor.new_empty((size, *tensor.shape)) for tensor in tensors]
-    if len(stacked) == 1:
-        _torch.all_gather_single(stacked[0].view(-1), tensors[0].reshape(-1), group=group)
-    else:
-        _torch.all_gather_many(stacked, tensors, group)
+    _torch.all_gather_many(stacked, tensors, group)
+    return _unstacked(stacked, shards)
+
+
+def _unstacked(stacked: Sequence[torch.Tensor], shards: Sequence[S]) -> list[torch.Tensor]:
+    """Return the wholes of which `stacked` has the shards of all ranks."""
     return [
-        stack.view(size, *_blocks(tensor.shape, shard))
+        stack.view(len(stack), *_blocks(stack.shape[1:], shard))
         .movedim(0, shard.dim + 1)
-        .reshape(_whole(tensor.shape, shard, size))
-        for stack, tensor, shard in zip(stacked, tensors, shards, strict=True)
+        .reshape(_whole(stack.shape[1:], shard, len(stack)))
+        for stack, shard in zip(stacked, shards, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Started:
+    """An all-gather on its way; `finish` waits for it."""
+
+    stacked: Sequence[torch.Tensor]
+    shards: Sequence[S]
+    wait: Callable[[], object]
+
+    @classmethod
+    def of(cls, tensors: Tensors, shards: Sequence[S], axis: Axis) -> Started:
+        """Start to gather the wholes of which these are shards."""
+        stacked = [tensor.new_empty((axis.size, *tensor.shape)) for tensor in tensors]
+        return cls(
+            stacked, shards, _torch.all_gather_many(stacked, tensors, axis.group, waits=False)
+        )
+
+    def finish(self) -> list[torch.Tensor]:
+        """Wait, and return the wholes."""
+        self.wait()
+        return _unstacked(self.stacked, self.shards)
 
 
 def scattered(

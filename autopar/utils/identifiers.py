@@ -9,7 +9,8 @@ import unicodedata
 WORDS = frozenset({*keyword.kwlist, "self", "torch", "F", "block", *dir(builtins)})
 """Names that variables of emitted code must not have."""
 MEMBERS = frozenset(
-    {"at", "constant", "device", "each", "forward", "mesh", "put", "recompute", "path_of", *dir(object)}
+    {"ahead", "at", "constant", "device", "each", "forward", "gather", "mesh", "put", "recompute",
+     "path_of", *dir(object)}
 )  # fmt: skip
 """Attributes of the emitted modules themselves."""
 

@@ -1,0 +1,83 @@
+"""Gathers that start while another block computes: in a loop over blocks, one block ahead.
+
+In the forward the loop starts the gather of the next block before a block runs.  In the backward, the
+first use of a block's gathered weights starts the gather of the block before it.  All ranks start the
+same gathers in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+from autopar.runtime.kernels import Started
+from autopar.runtime.regather import Gathers
+
+
+@dataclass(eq=False)
+class Ahead:
+    """The gather of one block in a loop.
+
+    `begin` starts it, and `before` belongs to the previous block.
+    """
+
+    begin: Callable[[], Started]
+    before: Ahead | None = None
+    has_run: bool = False
+    """Whether the block has run once; if it runs again, that is for the backward."""
+    again: Gathers | None = None
+    """How the backward gathers the weights again, where it does."""
+    _started: Started | None = None
+
+    def start(self) -> None:
+        """Start the gather, unless it has been started."""
+        if self._started is None:
+            self._started = self.begin()
+
+    def take(self) -> Started:
+        """Return the gather, which is started if it was not.
+
+        If the block runs for the backward, start that of the block before it.
+        """
+        self.start()
+        started, self._started = self._started, None
+        assert started is not None
+        if self.has_run and self.before is not None:
+            self.before.start()
+        self.has_run = True
+        return started
+
+    def remember(self, gathers: Gathers) -> None:
+        """Let the backward start the gathers of the block before with these."""
+        self.again = gathers
+        if self.before is not None:
+            gathers.before = self.before.again
+
+
+class Block(Protocol):
+    """A block whose weights can be gathered before it runs."""
+
+    ahead: Ahead | None
+
+    def gather(self) -> Started:
+        """Start to gather the weights."""
+        ...
+
+
+B = TypeVar("B", bound=Block)
+
+
+def one_ahead(blocks: Sequence[B]) -> Iterator[B]:
+    """Yield the blocks; the gather of the next one starts before each is run."""
+    before = None
+    for block in blocks:
+        block.ahead = before = Ahead(block.gather, before)
+    for block, following in pairwise((*blocks, None)):
+        assert block is not None
+        if block is blocks[0] and block.ahead is not None:
+            block.ahead.start()
+        if following is not None and following.ahead is not None:
+            following.ahead.start()
+        yield block
