@@ -45,7 +45,14 @@ class Lifetimes:
         )
         return cls(
             SavedTensors(
-                graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision
+                graph,
+                shardings,
+                plan.conversions,
+                plan.mesh,
+                saved,
+                run_again,
+                plan.precision,
+                plan.prefetch,
             )
         )
 
@@ -233,6 +240,31 @@ class Lifetimes:
     def collectives(self) -> tuple[Carried, ...]:
         """The conversions, grouped into the collectives that execute them."""
         return tuple(collectives(self.keeps))
+
+    @cached_property
+    def early(self) -> Mapping[int, Carried]:
+        """The gathers that start while another block runs, by the function of their own block.
+
+        In a loop they are each block's first (`autopar.emit.render.first_gather`), but for the loop's
+        first block, which has no block before it.
+        """
+        found: dict[int, Carried] = {}
+        for collective in self.collectives if self.keeps.prefetch else ():
+            forms = [form for form in map(made_by, collective.conversions) if form in self._first]
+            if collective.may_start_early and forms:
+                function = self.functions.of[self._first[forms[0]]]
+                if self.functions.loop(function - 1, function):
+                    found.setdefault(function, collective)
+        return found
+
+    @cached_property
+    def issued(self) -> Mapping[Form, int]:
+        """The positions at which the forms of `early` gathers exist: where the previous block begins."""
+        return {
+            self.keeps.storage[form]: self.functions.begins[function - 1]
+            for function, collective in self.early.items()
+            for form in map(made_by, collective.conversions)
+        }
 
     @cached_property
     def gathering(self) -> Counter[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.placement import I, P, R, S, Sharding
@@ -31,6 +31,8 @@ class Carried:
     """Bytes of message buffers in the forward, and where it is gathered again."""
     backward_nbytes: int
     """Bytes of message buffers in the backward."""
+    may_start_early: bool = False
+    """Whether it gathers several weights from their shards at rest, which can start before its block."""
 
 
 def collectives(keeps: SavedTensors) -> Iterator[Carried]:
@@ -44,7 +46,8 @@ def collectives(keeps: SavedTensors) -> Iterator[Carried]:
     for group in groups(graph, conversions, keeps.mesh, keeps.precision):
         together = tuple(steps[member.tensor][group.hop] for member in group.members)
         seen.update(together)
-        yield messages.of(together)
+        at_rest = group.hop == 0 and is_gather(group.members[0].source, group.target)
+        yield replace(messages.of(together), may_start_early=at_rest)
     for conversion in conversions:
         if conversion not in seen:
             yield messages.of((conversion,))

@@ -26,7 +26,8 @@ class Parts:
     """Compute by phase, and the communication that it may hide; enough to simulate a step again.
 
     `backward_s` includes recomputation.  `hideable` is seconds of reductions by mesh axis, of which at
-    most `covers_s` overlap with the backward.
+    most `covers_s` overlap with the backward.  `prefetched` is seconds of weight gathers that the
+    forward and the backward hide.
     """
 
     forward_s: float
@@ -34,6 +35,7 @@ class Parts:
     update_s: float
     hideable: tuple[tuple[str, float], ...]
     covers_s: float
+    prefetched: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

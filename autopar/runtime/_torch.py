@@ -223,7 +223,7 @@ def all_gather_many(
     if len(made) == 1:
         whole, part = made[0].view(-1), parts[0].reshape(-1)
         work = all_gather_single(whole, part, group=group, async_op=not waits)
-        return _nothing if work is None else work.wait  # type: ignore[no-any-return]
+        return _nothing if work is None else work.wait
     with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
         for whole, part in zip(made, parts, strict=True):
             all_gather_single(whole.view(-1), part.reshape(-1), group=group)

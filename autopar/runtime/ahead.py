@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from autopar.runtime.kernels import Started
@@ -74,10 +73,8 @@ def one_ahead(blocks: Sequence[B]) -> Iterator[B]:
     before = None
     for block in blocks:
         block.ahead = before = Ahead(block.gather, before)
-    for block, following in pairwise((*blocks, None)):
-        assert block is not None
-        if block is blocks[0] and block.ahead is not None:
-            block.ahead.start()
-        if following is not None and following.ahead is not None:
-            following.ahead.start()
+    for number, block in enumerate(blocks):
+        for each in blocks[number : number + 2]:
+            if each.ahead is not None:
+                each.ahead.start()
         yield block

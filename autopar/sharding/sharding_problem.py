@@ -191,6 +191,7 @@ class ShardingProblem:
             preset=self.settings.preset,
             precision=self.settings.precision,
             in_flight=self.settings.in_flight,
+            memory_limit=self.settings.memory_limit,
         )
 
     def answer(self, decisions: Decisions) -> Assignment:
