@@ -52,7 +52,7 @@ class Functions:
     @cached_property
     def begins(self) -> Mapping[int, int]:
         """The first position of each function."""
-        return {function: places[0] for function, places in self.places.items()}
+        return {function: places[0] for function, places in self.places.items() if places}
 
     @cached_property
     def line_ends(self) -> list[int]:

@@ -8,6 +8,7 @@ same gathers in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -24,8 +25,6 @@ class Ahead:
 
     begin: Callable[[], Started]
     before: Ahead | None = None
-    has_run: bool = False
-    """Whether the block has run once; if it runs again, that is for the backward."""
     again: Gathers | None = None
     """How the backward gathers the weights again, where it does."""
     _started: Started | None = None
@@ -35,17 +34,19 @@ class Ahead:
         if self._started is None:
             self._started = self.begin()
 
-    def take(self) -> Started:
-        """Return the gather, which is started if it was not.
+    @contextmanager
+    def running_again(self) -> Iterator[None]:
+        """Start the gather, and that of the block before: this one is recomputed for the backward."""
+        self.start()
+        if self.before is not None:
+            self.before.start()
+        yield
 
-        If the block runs for the backward, start that of the block before it.
-        """
+    def take(self) -> Started:
+        """Return the gather, which is started if it was not."""
         self.start()
         started, self._started = self._started, None
         assert started is not None
-        if self.has_run and self.before is not None:
-            self.before.start()
-        self.has_run = True
         return started
 
     def remember(self, gathers: Gathers) -> None:

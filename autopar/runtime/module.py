@@ -131,4 +131,4 @@ class Module:
         with regather.scope() as leaving:
             if self.recompute == "none":
                 return leaving(self.forward(*args))
-            return leaving(recompute.run(self.forward, self.recompute, args))
+            return leaving(recompute.run(self.forward, self.recompute, args, self.ahead))
