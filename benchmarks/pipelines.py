@@ -39,7 +39,7 @@ from autopar.utils.gc import uncollected
 from cost_models.hardware import load
 
 PHASES: tuple[tuple[Any, str], ...] = (
-    (choose.Sweep, "tabled"),
+    (choose.StageTableBuilder, "tabled"),
     (choose, "compiled"),
     (SingleStagePlanner, "soon"),
     (SingleStagePlanner, "after_all"),

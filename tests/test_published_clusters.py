@@ -99,3 +99,19 @@ def test_what_was_found_is_within_the_aims_but_for_two() -> None:
             assert found[name][half]["mape"] <= 0.10
     assert found["jean zay"]["all"]["out of memory, predicted so"] == [5, 6]
     assert found["jean zay"]["topology sweep"]["tau"] >= 0.6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["selene", "jean zay"])
+def test_predictions_are_those_that_were_written(name: str) -> None:
+    """Of every tenth row, by the constants in the file; `published.py` fits them again, in minutes."""
+    from clusters import rows
+    from published import Constants, half, simulator
+
+    found = json.loads((FOLDER / "published.json").read_text())[name]
+    written = {line["row"]: line for line in found["lines"]}
+    for row in [row for row in rows() if row.machine == name][::10]:
+        constants = Constants(**found["constants, fitted on the other half"][str(half(row))])
+        made = simulator(name, constants).predict(row)
+        assert made.seconds == pytest.approx(written[row.name]["predicted_s"], rel=0.02), row.name

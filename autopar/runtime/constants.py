@@ -24,3 +24,11 @@ class Constants:
                 made = torch.tensor(values, dtype=dtype, device=device)
             self._made[key] = made, made._version
         return made
+
+    def apart(self, result: torch.Tensor) -> torch.Tensor:
+        """Return a result of the model; copied if it is in a constant, as NumPy writes unseen."""
+        if torch.compiler.is_compiling() or not self._made:
+            return result
+        storage = result.untyped_storage()._cdata
+        shared = any(made.untyped_storage()._cdata == storage for made, _ in self._made.values())
+        return result.clone() if shared else result

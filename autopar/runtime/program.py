@@ -114,10 +114,7 @@ class Program:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile` to the forward of every emitted block, or of a model without blocks."""
-        # The compiler looks the globals of functions up by their module's name.
-        name = self.module.__name__
-        sys.modules[name] = self.module
-        weakref.finalize(self, sys.modules.pop, name, None)
+        _register(self)
         for block in self.blocks or (self.model,):
             whole = recompute.within_graph(block.forward, block.recompute, self.regathers)
             block.forward = torch.compile(whole, *args, **kwargs)  # type: ignore[method-assign]
@@ -140,7 +137,7 @@ class Program:
                 f"{self.path}: {self.model.__name__}.forward must return {len(names)} tensors, "
                 f"({', '.join(names)}), as the plan says."
             )
-        return dict(zip(names, results, strict=True))
+        return dict(zip(names, map(tree._constants.apart, results), strict=True))
 
     def result_form(self, name: str) -> Sharding:
         """Return the sharding of a result: that of its operator, with partial sums reduced."""
@@ -151,6 +148,22 @@ class Program:
 _AXIS_BY_NAME = re.compile(
     r"= (?:all_\w+|reduce_scatter|shard|replicate|invariant|partial)\([^#\n]*?, \"\w+\", [RIPSN]"
 )
+
+
+_COMPILED: dict[str, weakref.ref[Program]] = {}
+"""The compiled programs by the names of their modules."""
+
+
+def _register(program: Program) -> None:
+    """Let the compiler find the globals of a program's functions: by the name of their module.
+
+    Modules of programs that are gone leave `sys.modules` here, and not when they are collected: somebody
+    may be iterating over it then.
+    """
+    for name in [name for name, there in _COMPILED.items() if there() is None]:
+        del _COMPILED[name], sys.modules[name]
+    name = program.module.__name__
+    sys.modules[name], _COMPILED[name] = program.module, weakref.ref(program)
 
 
 _NUMBERS = itertools.count()

@@ -2,7 +2,8 @@
 
 The device is torch's backend for others' accelerators without kernels, so everything but the shapes,
 dtypes and devices is missing.  An operator that mixes devices raises, and so does one whose result the
-host has to read (``item``, ``tolist``, ``nonzero``, masks of unknown size).
+host has to read (``item``, ``tolist``, ``nonzero``, masks of unknown size).  What custom operators do
+inside is not seen: `routed_experts` reads the number of rows of each expert on the host.
 """
 
 from __future__ import annotations

@@ -11,9 +11,11 @@ import pytest
 from tests.docs.blocks import ROOT, blocks
 from tests.docs.runner import Runner
 
-MANY_COMMANDS = ("docs/guide.md", "docs/cookbook.md")
-"""Their commands are the same as other pages'; starting each with its imports would take ten minutes."""
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+LONG = [
+    page for page in PAGES if any(block.slow for block in blocks((ROOT / page).read_text(), page))
+]
+"""All of the others runs every day."""
 
 
 @pytest.mark.thorough
@@ -24,14 +26,13 @@ def test_everyday(page: str, page_folder: Path, forked: Mapping[str, str]) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", LONG)
 def test_all_of_it(
     page: str, page_folder: Path, real: Mapping[str, str], forked: Mapping[str, str]
 ) -> None:
-    environment = forked if page in MANY_COMMANDS else real
-    found = blocks((ROOT / page).read_text(), page)
-    if any(block.runs for block in found):
-        Runner(page_folder, False, environment).run(found)
+    """The README starts each command as its reader does; starting all would take ten minutes."""
+    environment = real if page == "README.md" else forked
+    Runner(page_folder, False, environment).run(blocks((ROOT / page).read_text(), page))
 
 
 @pytest.mark.parametrize("page", PAGES)

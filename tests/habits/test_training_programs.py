@@ -18,7 +18,7 @@ from tests.pool import Pool, WorkerError
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "training_programs"
 
-EVERYDAY, LONG, ACTIONS = 200, 250, 8
+EVERYDAY, LONG, ACTIONS = 200, 100, 8
 """Programs, and how many actions each has; `benchmarks/training_programs` runs ten thousand."""
 
 

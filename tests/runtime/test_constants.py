@@ -26,6 +26,17 @@ def test_a_changed_constant_is_made_again() -> None:
     assert constants.of([1.0], torch.float64, CPU).tolist() == [1.0]
 
 
+def test_results_do_not_share_a_constants_memory() -> None:
+    """A write through NumPy changes no version."""
+    constants = Constants()
+    made = constants.of([1.0, 2.0], torch.float64, CPU)
+    result = constants.apart(made[1:])
+    result.numpy()[:] = 5.0
+    assert constants.of([1.0, 2.0], torch.float64, CPU).tolist() == [1.0, 2.0]
+    other = torch.ones(2)
+    assert constants.apart(other) is other
+
+
 def test_one_of_an_evaluation_serves_training() -> None:
     constants = Constants()
     with torch.inference_mode():
