@@ -86,7 +86,8 @@ def estimate(
     parts = parts_of(
         spent, run_again.computed, beside, prices, laid, update_s, hideable, moments.lives
     )
-    hidden_s = min(sum(hideable.values()), parts.covers_s) + sum(parts.prefetched)
+    hidden_s = min(sum(hideable.values()), parts.covers_s)
+    hidden_s += sum(each.hidden_s for each in parts.prefetched)
     return Estimate(
         compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
@@ -124,14 +125,15 @@ def parts_of(
         for name, each in spent.items()
     }
     covers_s = prices.covering_share * sum(beside[name] * back[name] for name in back)
-    early = prefetched(lives, forward, back, prices)
+    early = tuple(prefetched(lives, forward, back, prices))
+    taken_s = sum(each.hidden_s for each in early if each.direction == "backward")
     return Parts(
         sum(forward.values()) + laid.forward_s,
         sum(back.values()) + laid.backward_s,
         update_s,
         tuple(hideable.items()),
-        max(0.0, covers_s - early.backward_s),
-        (early.forward_s, early.backward_s),
+        max(0.0, covers_s - taken_s),
+        early,
     )
 
 

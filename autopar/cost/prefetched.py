@@ -6,23 +6,15 @@ is lost to contention (`Prices.hidden_share`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from autopar.cost.prices import Prices
-from autopar.ir.conversion import Traffic
-from autopar.ir.graph import Node
+from autopar.ir.conversion import Direction, Traffic
 from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.messages import Carried, made_by
 from autopar.memory.shards import local_nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class Prefetched:
-    """Hidden seconds of gathers in one microbatch's forward and backward."""
-
-    forward_s: float = 0.0
-    backward_s: float = 0.0
+from autopar.plans.estimate import Prefetched
 
 
 def prefetched(
@@ -30,27 +22,36 @@ def prefetched(
     forward_s: Mapping[str, float],
     backward_s: Mapping[str, float],
     prices: Prices,
-) -> Prefetched:
-    """Return what is hidden; the mappings are the compute seconds of each operator."""
-    forward = backward = 0.0
-    again = lives.regathered
+) -> Iterator[Prefetched]:
+    """Yield what starts early, by pass and axis; the mappings are each operator's compute seconds.
+
+    In the forward the block before computes meanwhile, in the backward the block after.
+    """
+    found: defaultdict[tuple[Direction, int], list[tuple[float, float]]] = defaultdict(list)
     for function, collective in lives.early.items():
         axis = collective.conversions[0].axis
         share = prices.hidden_share(axis)
-        own = [node.name for node in _nodes(lives, function)]
-        before = [node.name for node in _nodes(lives, function - 1)]
-        cover = prices.covering_share
         gather_s = share * prices.awaited(_gather(collective, lives, whole=True))
-        forward += min(gather_s, cover * sum(forward_s[name] for name in before))
-        is_rerun = own[0] in lives.keeps.again.node_names
-        if is_rerun or any(made_by(c) in again for c in collective.conversions):
+        before_s = prices.covering_share * _compute(lives, function - 1, forward_s)
+        found["forward", axis].append((gather_s, before_s))
+        is_rerun = _is_rerun(lives, function)
+        if is_rerun or any(made_by(c) in lives.regathered for c in collective.conversions):
             gather_s = share * prices.awaited(_gather(collective, lives, whole=is_rerun))
-            backward += min(gather_s, cover * sum(backward_s[name] for name in own))
-    return Prefetched(forward, backward)
+            own_s = prices.covering_share * _compute(lives, function, backward_s)
+            found["backward", axis].append((gather_s, own_s))
+    for (direction, axis), seconds in found.items():
+        hideable, covers = map(sum, zip(*seconds, strict=True))
+        yield Prefetched(prices.mesh.names[axis], direction, hideable, covers)
 
 
-def _nodes(lives: Lifetimes, function: int) -> list[Node]:
-    return [lives.graph.nodes[place] for place in lives.functions.places[function]]
+def _is_rerun(lives: Lifetimes, function: int) -> bool:
+    first = lives.functions.places[function][0]
+    return lives.graph.nodes[first].name in lives.keeps.again.node_names
+
+
+def _compute(lives: Lifetimes, function: int, seconds: Mapping[str, float]) -> float:
+    nodes = (lives.graph.nodes[place] for place in lives.functions.places[function])
+    return sum(seconds[node.name] for node in nodes if node.name in seconds)
 
 
 def _gather(collective: Carried, lives: Lifetimes, whole: bool) -> Traffic:

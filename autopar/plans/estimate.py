@@ -22,12 +22,29 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetched:
+    """Gathers of weights on one axis, in one pass, which start while another block computes.
+
+    Of their `hideable_s` seconds at most `covers_s`, the seconds of those blocks' compute, are hidden.
+    """
+
+    axis: str
+    direction: Literal["forward", "backward"]
+    hideable_s: float
+    covers_s: float
+
+    @property
+    def hidden_s(self) -> float:
+        """The seconds that add nothing to the step."""
+        return min(self.hideable_s, self.covers_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Compute by phase, and the communication that it may hide; enough to simulate a step again.
 
     `backward_s` includes recomputation.  `hideable` is seconds of reductions by mesh axis, of which at
-    most `covers_s` overlap with the backward.  `prefetched` is seconds of weight gathers that the
-    forward and the backward hide.
+    most `covers_s` overlap with the backward.
     """
 
     forward_s: float
@@ -35,7 +52,7 @@ class Parts:
     update_s: float
     hideable: tuple[tuple[str, float], ...]
     covers_s: float
-    prefetched: tuple[float, float] = (0.0, 0.0)
+    prefetched: tuple[Prefetched, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
