@@ -38,22 +38,23 @@ class Gathers:
     results: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Start them, unless that has been done, or nobody needs them."""
-        if self.finish is None and not self.results and self.waiting:
-            with torch.no_grad():
-                self.finish = self.start([_redeemed(source) for source in self.sources])
+        """Start them ahead of their use, unless that has been done, or no ticket is outstanding."""
+        if self.finish is None and not self.results and self.waiting > 0:
+            self.finish = self._started()
 
     def take(self, place: int) -> torch.Tensor:
         """Return one result; the others are kept until they are taken."""
         if place not in self.results:
-            self.begin()
-            assert self.finish is not None
+            finish, self.finish = self.finish or self._started(), None
             with torch.no_grad():
-                self.results = dict(enumerate(self.finish()))
-            self.finish = None
+                self.results = dict(enumerate(finish()))
             if self.before is not None:
                 self.before.begin()
         return self.results.pop(place)
+
+    def _started(self) -> Callable[[], list[torch.Tensor]]:
+        with torch.no_grad():
+            return self.start([_redeemed(source) for source in self.sources])
 
 
 @dataclass

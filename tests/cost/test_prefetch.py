@@ -1,0 +1,138 @@
+"""Gathers one block ahead: what of them hides, when a plan does it, and the same figures everywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import autopar
+from autopar.api import captured_graph
+from autopar.explain.replay import Conditions, play
+from autopar.plans.plan import Plan
+from autopar.sharding.asked import posed_for
+from autopar.verify import certify
+from cost_models.hardware import load
+
+LAYERS, WIDTH, ROWS = 6, 512, 4096
+
+
+class Block(nn.Module):
+    """Two products, whose weights travel together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.down(self.up(x).relu())
+        return made
+
+
+class Deep(nn.Module):
+    """Equal blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+def planned(overlap: float, rows: int = ROWS, **more: object) -> Plan:
+    """Fully sharded data parallelism on two H100 that overlap so well."""
+    hardware = load("h100")
+    if overlap != hardware.device.overlap:
+        hardware = replace(hardware, device=replace(hardware.device, overlap=overlap))
+    batch = {"x": torch.zeros(rows, WIDTH)}
+    return autopar.plan(Deep(), (2,), batch, hardware=hardware, preset="fsdp", **more)  # type: ignore[arg-type]
+
+
+def gathers_s(plan: Plan, direction: str) -> float:
+    return sum(
+        flow.seconds
+        for flow in plan.estimate.flows
+        if flow.collective == "all_gather" and flow.direction == direction
+    )
+
+
+def hidden_s(plan: Plan, direction: str) -> float:
+    assert plan.estimate.parts is not None
+    return sum(e.hidden_s for e in plan.estimate.parts.prefetched if e.direction == direction)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_behind_long_compute_all_but_the_first_blocks_gathers_hide(direction: str) -> None:
+    plan = planned(1.0, 64 * ROWS)
+    assert plan.prefetch
+    share = (LAYERS - 1) / LAYERS
+    assert hidden_s(plan, direction) == pytest.approx(share * gathers_s(plan, direction), rel=0.01)
+
+
+def test_short_compute_hides_no_more_than_itself() -> None:
+    plan = planned(1.0)
+    parts = plan.estimate.parts
+    assert parts is not None and parts.prefetched
+    (forward,) = (each for each in parts.prefetched if each.direction == "forward")
+    assert forward.covers_s < forward.hideable_s and hidden_s(plan, "forward") == forward.covers_s
+    assert forward.covers_s == pytest.approx((LAYERS - 1) / LAYERS * parts.forward_s, rel=0.1)
+
+
+def test_without_overlap_nothing_is_gathered_ahead() -> None:
+    plan = planned(0.0)
+    assert not plan.prefetch and not plan.estimate.parts.prefetched  # type: ignore[union-attr]
+
+
+def test_a_memory_limit_comes_first() -> None:
+    """Two blocks' gathered weights do not fit where one does."""
+    early = planned(1.0)
+    limit = early.estimate.memory_nbytes - 1
+    plan = planned(1.0, memory_limit=limit)
+    assert early.prefetch and not plan.prefetch
+    assert plan.estimate.memory_nbytes <= limit
+    assert plan.estimate.step_s > early.estimate.step_s
+
+
+def test_reductions_hide_behind_what_gathers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = planned(1.0)
+    monkeypatch.setattr("autopar.sharding.assemble.WORTH", -math.inf)
+    plain = planned(1.0)
+    assert early.estimate.parts is not None and plain.estimate.parts is not None
+    taken = plain.estimate.parts.covers_s - early.estimate.parts.covers_s
+    assert taken == pytest.approx(hidden_s(early, "backward"))
+
+
+def test_the_simulated_step_is_the_plans() -> None:
+    plan = planned(1.0)
+    played = play(plan)
+    assert played.step_s == pytest.approx(plan.estimate.step_s)
+    hidden = [s for s in played.rows[0].spans if s.what == "gather weights ahead"]
+    assert sum(s.end - s.start for s in hidden) == pytest.approx(
+        hidden_s(plan, "forward") + hidden_s(plan, "backward")
+    )
+    slower = play(plan, Conditions(bandwidth={"x": 0.5}))
+    assert slower.step_s > played.step_s
+
+
+def test_a_plan_is_saved_and_verified_with_it() -> None:
+    plan = planned(0.8)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan and again.prefetch
+    assert certified(plan)
+    content = json.loads(plan.to_json())
+    content["estimate"]["parts"]["prefetched"][0]["covers_s"] *= 2
+    assert not certified(Plan.from_json(json.dumps(content)))
+
+
+def certified(plan: Plan) -> bool:
+    hardware = load("h100")
+    graph = captured_graph(Deep(), {"x": torch.zeros(ROWS, WIDTH)})
+    posed = posed_for(plan, graph, hardware, None)
+    return all(check.ok for check in certify(plan, posed, bound=False))
