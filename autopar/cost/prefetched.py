@@ -1,7 +1,8 @@
-"""Computes how much of the weights' gathers is hidden where loops gather one block ahead.
+"""Computes how much of the weights' communication is hidden where loops gather one block ahead.
 
-A gather that starts while another block computes is hidden by at most that block's compute, less what
-is lost to contention (`Prices.hidden_share`).
+What runs while a block computes is hidden by at most that block's compute, less what is lost to
+contention (`Prices.hidden_share`): in the forward the gather of the next block; in the backward that of
+the block before, and the reduction of the gradients of the block behind.  Blocks of a loop are equal.
 """
 
 from __future__ import annotations
@@ -23,10 +24,7 @@ def prefetched(
     backward_s: Mapping[str, float],
     prices: Prices,
 ) -> Iterator[Prefetched]:
-    """Yield what starts early, by pass and axis; the mappings are each operator's compute seconds.
-
-    In the forward the block before computes meanwhile, in the backward the block after.
-    """
+    """Yield it by pass and axis; the mappings are each operator's compute seconds."""
     found: defaultdict[tuple[Direction, int], list[tuple[float, float]]] = defaultdict(list)
     for function, collective in lives.early.items():
         axis = collective.conversions[0].axis
@@ -34,11 +32,14 @@ def prefetched(
         gather_s = share * prices.awaited(_gather(collective, lives, whole=True))
         before_s = prices.covering_share * _compute(lives, function - 1, forward_s)
         found["forward", axis].append((gather_s, before_s))
-        is_rerun = _is_rerun(lives, function)
+        is_rerun, late_s = _is_rerun(lives, function), 0.0
         if is_rerun or any(made_by(c) in lives.regathered for c in collective.conversions):
-            gather_s = share * prices.awaited(_gather(collective, lives, whole=is_rerun))
-            own_s = prices.covering_share * _compute(lives, function, backward_s)
-            found["backward", axis].append((gather_s, own_s))
+            late_s += share * prices.awaited(_gather(collective, lives, whole=is_rerun))
+        if nbytes := collective.reduced_nbytes:
+            reduction = Traffic(axis, "reduce_scatter", "backward", nbytes)
+            late_s += share * prices.awaited(reduction)
+        own_s = prices.covering_share * _compute(lives, function, backward_s)
+        found["backward", axis].append((late_s, own_s))
     for (direction, axis), seconds in found.items():
         hideable, covers = map(sum, zip(*seconds, strict=True))
         yield Prefetched(prices.mesh.names[axis], direction, hideable, covers)

@@ -242,20 +242,27 @@ class Lifetimes:
         return tuple(collectives(self.keeps))
 
     @cached_property
-    def early(self) -> Mapping[int, Carried]:
-        """The gathers that start while another block runs, by the function of their own block.
+    def looped(self) -> Mapping[int, Carried]:
+        """Each block's first gather in loops that prefetch, by the block's function.
 
-        In a loop they are each block's first (`autopar.emit.render.first_gather`), but for the loop's
-        first block, which has no block before it.
+        See `autopar.emit.render.first_gather`.  The gradients of these weights are reduced while the
+        backward goes on.
         """
         found: dict[int, Carried] = {}
+        loop = self.functions.loop
         for collective in self.collectives if self.keeps.prefetch else ():
             forms = [form for form in map(made_by, collective.conversions) if form in self._first]
             if collective.may_start_early and forms:
                 function = self.functions.of[self._first[forms[0]]]
-                if self.functions.loop(function - 1, function):
+                if loop(function - 1, function) or loop(function, function + 1):
                     found.setdefault(function, collective)
         return found
+
+    @cached_property
+    def early(self) -> Mapping[int, Carried]:
+        """Those of `looped` that start while the block before runs: all but those of first blocks."""
+        loop = self.functions.loop
+        return {at: each for at, each in self.looped.items() if loop(at - 1, at)}
 
     @cached_property
     def issued(self) -> Mapping[Form, int]:

@@ -23,9 +23,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """Gathers of weights on one axis, in one pass, which start while another block computes.
+    """Weights' gathers and their gradients' reductions that run while another block computes.
 
-    Of their `hideable_s` seconds at most `covers_s`, the seconds of those blocks' compute, are hidden.
+    Those of one axis in one pass.  Of their `hideable_s` seconds at most `covers_s`, the seconds of the
+    other blocks' compute, are hidden.
     """
 
     axis: str

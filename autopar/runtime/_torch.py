@@ -235,12 +235,23 @@ def _nothing() -> None:
 
 
 def reduce_scatter_many(
-    made: Sequence[torch.Tensor], wholes: Sequence[torch.Tensor], group: dist.ProcessGroup
-) -> None:
-    """Reduce-scatter each of these tensors, all in one coalesced collective."""
-    with dist.distributed_c10d._coalescing_manager(group):
+    made: Sequence[torch.Tensor],
+    wholes: Sequence[torch.Tensor],
+    group: dist.ProcessGroup,
+    waits: bool = True,
+) -> Callable[[], object]:
+    """Reduce-scatter each of these tensors, all in one coalesced collective.
+
+    Return what waits for it, unless that was done (`waits`).
+    """
+    if len(made) == 1:
+        part, whole = made[0].view(-1), wholes[0].reshape(-1)
+        work = reduce_scatter_single(part, whole, group=group, async_op=not waits)
+        return _nothing if work is None else work.wait
+    with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
         for part, whole in zip(made, wholes, strict=True):
             reduce_scatter_single(part.view(-1), whole.reshape(-1), group=group)
+    return _nothing if waits else manager.wait
 
 
 @contextmanager

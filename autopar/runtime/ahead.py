@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from autopar.runtime.kernels import Started
+from autopar.runtime.late import Lane
 from autopar.runtime.regather import Gathers
 
 
@@ -24,6 +25,8 @@ class Ahead:
     """
 
     begin: Callable[[], Started]
+    lane: Lane
+    """Of the reductions of the loop's gradients."""
     before: Ahead | None = None
     again: Gathers | None = None
     """How the backward gathers the weights again, where it does."""
@@ -71,9 +74,9 @@ B = TypeVar("B", bound=Block)
 
 def one_ahead(blocks: Sequence[B]) -> Iterator[B]:
     """Yield the blocks; the gather of the next one starts before each is run."""
-    before = None
+    before, lane = None, Lane()
     for block in blocks:
-        block.ahead = before = Ahead(block.gather, before)
+        block.ahead = before = Ahead(block.gather, lane, before)
     for number, block in enumerate(blocks):
         for each in blocks[number : number + 2]:
             if each.ahead is not None:

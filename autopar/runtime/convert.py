@@ -20,6 +20,7 @@ from autopar.runtime.ahead import Ahead
 from autopar.runtime.async_loss import late_sum
 from autopar.runtime.axes import Axis
 from autopar.runtime.kernels import Started
+from autopar.runtime.late import Lane
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
 
@@ -74,8 +75,10 @@ def convert_together(
     if axis.size == 1:
         return tuple(xs)
     sources = tuple(source for _, source, _ in weights)
-    started = None if ahead is None else ahead.take()
-    made: tuple[torch.Tensor, ...] = _Together.apply(axis, sources, target, reduce, started, *xs)
+    started, lane = (None, None) if ahead is None else (ahead.take(), ahead.lane)
+    made: tuple[torch.Tensor, ...] = _Together.apply(
+        axis, sources, target, reduce, started, lane, *xs
+    )
     again = [i for i, (_, _, kept) in enumerate(weights) if kept == "regather"]
     if again and not torch.compiler.is_compiling():
         shards = [sources[i] for i in again]
@@ -139,9 +142,11 @@ class _Together(torch.autograd.Function):
         target: Type,
         reduce: torch.dtype | None,
         started: Started | None,
+        lane: Lane | None,
         *xs: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.axis, ctx.sources, ctx.target, ctx.reduce = axis, sources, target, reduce
+        ctx.lane = lane
         ctx.set_materialize_grads(False)
         if started is not None:
             return tuple(started.finish())
@@ -158,14 +163,26 @@ class _Together(torch.autograd.Function):
         sources = [ctx.sources[i] for i in there]
         if not isinstance(ctx.sources[0], S):
             mine = kernels.all_reduce(wide, ctx.axis)  # type: ignore[arg-type]
+        elif ctx.target is R and ctx.lane is not None and ctx.reduce is None:
+            ctx.lane.enter()
+            mine, pending = kernels.start_reduce_scatter(wide, sources, ctx.axis)  # type: ignore[arg-type]
+            ctx.lane.put(pending)
+            return None, None, None, None, None, None, *_placed(mine, there, len(gradients))
         elif ctx.target is R:
             mine = kernels.reduce_scatter(wide, sources, ctx.axis)  # type: ignore[arg-type]
         else:
             mine = [kernels.part(g, s, ctx.axis) for g, s in zip(wide, sources, strict=True)]  # type: ignore[arg-type]
-        found: list[torch.Tensor | None] = [None] * len(gradients)
-        for place, gradient, made in zip(there, given, mine, strict=True):
-            found[place] = made.to(gradient.dtype)  # type: ignore[union-attr]
-        return None, None, None, None, None, *found
+        narrow = [m.to(g.dtype) for g, m in zip(given, mine, strict=True)]  # type: ignore[union-attr]
+        return None, None, None, None, None, None, *_placed(narrow, there, len(gradients))
+
+
+def _placed(
+    made: Sequence[torch.Tensor], there: Sequence[int], count: int
+) -> list[torch.Tensor | None]:
+    found: list[torch.Tensor | None] = [None] * count
+    for place, each in zip(there, made, strict=True):
+        found[place] = each
+    return found
 
 
 def dual(kind: Type) -> Type:

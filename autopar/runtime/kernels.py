@@ -17,6 +17,7 @@ from autopar.ir.placement import S
 from autopar.plans.buckets import NBYTES
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axis
+from autopar.runtime.late import Late, Pending
 
 Tensors = Sequence[torch.Tensor]
 
@@ -121,7 +122,22 @@ class Started:
 def scattered(
     xs: Tensors, shards: Sequence[S], size: int, group: dist.ProcessGroup
 ) -> list[torch.Tensor]:
-    """Reduce-scatter in one collective.
+    """Reduce-scatter in one collective."""
+    return _scattering(xs, shards, size, group, waits=True)[0]
+
+
+def start_reduce_scatter(
+    xs: Tensors, shards: Sequence[S], axis: Axis
+) -> tuple[list[torch.Tensor], Pending]:
+    """Start to reduce-scatter, and return the shards, which wait for it when they are read."""
+    mine, pending = _scattering(xs, shards, axis.size, axis.group, waits=False)
+    return [Late(made, pending) for made in mine], pending
+
+
+def _scattering(
+    xs: Tensors, shards: Sequence[S], size: int, group: dist.ProcessGroup, waits: bool
+) -> tuple[list[torch.Tensor], Pending]:
+    """Reduce-scatter in one collective, and return what waits for it.
 
     Small tensors are copied into one message, which costs less than many.  Large ones are copied only
     if they are not in rank order in memory.
@@ -130,15 +146,16 @@ def scattered(
     shapes = [_cut(x.shape, shard, size) for x, shard in zip(xs, shards, strict=True)]
     if len(xs) == 1 or sum(x.nbytes for x in xs) > NBYTES:
         mine = [x.new_empty(shape) for x, shape in zip(xs, shapes, strict=True)]
-        _torch.reduce_scatter_many(mine, parts, group)
-        return mine
+        rows = [part.reshape(-1) for part in parts]
+        return mine, Pending(_torch.reduce_scatter_many(mine, rows, group, waits), rows)
     sizes = [x.numel() // size for x in xs]
     flat = xs[0].new_empty((size, sum(sizes)))
     for place, each in zip(flat.split(sizes, 1), parts, strict=True):
         place.view(each.shape).copy_(each)
     row = flat.new_empty(flat.shape[1])
-    _torch.reduce_scatter_single(row, flat.view(-1), group=group)
-    return [piece.view(shape) for piece, shape in zip(row.split(sizes), shapes, strict=True)]
+    wait = _torch.reduce_scatter_many([row], [flat], group, waits)
+    pieces = zip(row.split(sizes), shapes, strict=True)
+    return [piece.view(shape) for piece, shape in pieces], Pending(wait, [flat])
 
 
 def summed(xs: Tensors, group: dist.ProcessGroup) -> list[torch.Tensor]:

@@ -17,6 +17,8 @@ from autopar.plans.estimate import Estimate, Flow, Parts
 from autopar.plans.plan import Plan
 from cost_models.hardware import Hardware
 
+AHEAD = ("all_gather", "reduce_scatter")
+"""What a loop that gathers ahead runs beside compute, of weights and of their gradients."""
 MOST_SLICES = 32
 """Maximum number of slices in which forward and backward are drawn: one per block, if not more."""
 
@@ -117,10 +119,10 @@ class _Step:
         begun = self.now
         forward = [f for f in each if f.direction == "forward"]
         ahead = self._ahead(forward)
-        forward = list(self._exposed_gathers(forward, ahead))
+        forward = list(self._but_ahead(forward, ahead))
         for number in range(self.slices):
             self._evenly(rest + (number + 1) * kept + e.working_nbytes)
-            yield from self._beside(gather_weights_ahead=sum(ahead.values()))
+            yield from self._beside(weights_of_blocks=sum(ahead.values()))
             yield from self._computed("forward", parts.forward_s / self.slices)
             yield from self._part(forward, number)
         self._moments(begun, [(op.forward_s, op.forward_nbytes) for op in e.operators], rest)
@@ -128,12 +130,12 @@ class _Step:
         beside = self._hidden(reduced)
         backward = [f for f in each if f.direction == "backward"]
         ahead = self._ahead(backward)
-        backward = list(self._exposed_gathers(backward, ahead))
+        backward = list(self._but_ahead(backward, ahead))
         back = self.now
         for number in reversed(range(self.slices)):
             self._evenly(rest + (number + 1) * kept + e.working_nbytes)
             yield from self._beside(
-                gather_weights_ahead=sum(ahead.values()), reduce_gradients=sum(beside.values())
+                weights_of_blocks=sum(ahead.values()), reduce_gradients=sum(beside.values())
             )
             yield from self._computed("backward", parts.backward_s / self.slices)
             yield from self._part(backward, number)
@@ -161,12 +163,12 @@ class _Step:
             done += seconds
 
     def _ahead(self, flows: list[Flow]) -> dict[str, float]:
-        """Return the seconds of these flows' gathers that start early and are hidden, by axis."""
+        """Return the hidden seconds of weights' communication among these flows, by axis."""
         directions = {flow.direction for flow in flows}
         early = [each for each in self.parts.prefetched if each.direction in directions]
-        gathers = [flow for flow in flows if flow.collective == "all_gather"]
-        before = _by_axis(gathers, lambda f: f.seconds)
-        after = _by_axis(gathers, self.flows.seconds)
+        sent = [flow for flow in flows if flow.collective in AHEAD]
+        before = _by_axis(sent, lambda f: f.seconds)
+        after = _by_axis(sent, self.flows.seconds)
         return {
             each.axis: min(
                 each.hideable_s * after[each.axis] / before[each.axis], each.covers_s * self.slow
@@ -175,10 +177,10 @@ class _Step:
             if before.get(each.axis)
         }
 
-    def _exposed_gathers(self, flows: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
-        gathers = [flow for flow in flows if flow.collective == "all_gather"]
-        exposed = self._exposed(gathers, hidden)
-        return (next(exposed) if flow.collective == "all_gather" else flow for flow in flows)
+    def _but_ahead(self, flows: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
+        """Return the flows without what `_ahead` hides."""
+        exposed = self._exposed([flow for flow in flows if flow.collective in AHEAD], hidden)
+        return (next(exposed) if flow.collective in AHEAD else flow for flow in flows)
 
     def _hidden(self, reduced: list[Flow]) -> dict[str, float]:
         """Return the seconds of reductions hidden behind the backward, by axis.
