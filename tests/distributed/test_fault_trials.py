@@ -60,12 +60,13 @@ PRESETS = ("ddp", "fsdp", "stages")
 
 
 def cases(hows: Iterable[str], presets: tuple[str, ...]) -> list[object]:
-    """Every other kind on one rank, the presets in turn; `benchmarks/faults.py` has the product."""
+    """Every third kind on one rank, the presets in turn; `benchmarks/faults.py` has the product."""
     found = []
     for number, how in enumerate(hows):
-        case = (presets[number % len(presets)], how, number % 2)
+        turn = number // 3
+        case = (presets[turn % len(presets)], how, turn % 2)
         extra = [c for c in (*EVERYDAY, *THOROUGH) if c[1] == how]
-        for each in dict.fromkeys((*extra, case) if number % 2 else extra):
+        for each in dict.fromkeys((*extra, case) if number % 3 == 1 else extra):
             mark = pytest.mark.thorough if each in THOROUGH else pytest.mark.slow
             found.append(pytest.param(*each, marks=() if each in EVERYDAY else mark))
     return found
