@@ -57,9 +57,9 @@ def _of_estimate(estimate: Estimate) -> Figures:
     if estimate.parts is not None:
         named |= {f"parts.{key}": getattr(estimate.parts, key) for key in PARTS}
         named |= {f"parts.hideable on {axis}": s for axis, s in estimate.parts.hideable}
-        for each in estimate.parts.prefetched:
-            what = f"parts.prefetched on {each.axis}, {each.direction}"
-            named |= {f"{what}, hideable_s": each.hideable_s, f"{what}, covers_s": each.covers_s}
+        for early in estimate.parts.prefetched:
+            what = f"parts.prefetched on {early.axis}, {early.direction}"
+            named |= {f"{what}, hideable_s": early.hideable_s, f"{what}, covers_s": early.covers_s}
     named["operators"] = tuple(each.node for each in estimate.operators)
     for each in estimate.operators:
         keys = ("forward_s", "backward_s", "source", "forward_nbytes", "backward_nbytes")
