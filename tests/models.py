@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -191,6 +192,12 @@ CASES: dict[str, Callable[[], Case]] = {
 
 ALL = {**CASES, "odds": odds}
 """With the toy that no user would write."""
+
+
+DEEP: dict[str, Callable[[], Case]] = {
+    f"deep.{make.__name__}": partial(make, layers=4) for make in (gpt2, llama, bert)
+}
+"""Four blocks each: a first, a last, and two between."""
 
 
 def double(case: Case) -> Case:

@@ -72,6 +72,7 @@ SINGLE = frozenset({"architectures.mixtral"})
 """What is compared in float32: a kernel of its library's knows no float64."""
 CASES = {
     **models.ALL,
+    **models.DEEP,
     **ADAPTED,
     **FROZEN,
     **UNEVEN,
@@ -181,10 +182,12 @@ class Work:
     source: str
 
 
-def random_work(name: str, shape: tuple[int, ...], seed: int, recomputes: bool = False) -> Work:
+def random_work(
+    name: str, shape: tuple[int, ...], seed: int, recomputes: bool = False, alike: bool = False
+) -> Work:
     """A random plan of a case."""
     case = reference(name)
-    plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved, recomputes)
+    plan = random_plan(case.graph, Mesh.of(*shape), seed, case.saved, recomputes, alike=alike)
     return _work(name, f"random plan {seed} on {plan.mesh}", plan, case.graph)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,22 +40,33 @@ def random_plan(
     saved: Mapping[str, Saved],
     recomputes: bool = False,
     settings: Settings = PLAIN,
+    alike: bool = False,
 ) -> Plan:
-    """Any valid plan; the same seed gives the same plan.  With `recomputes`, each block may be again."""
+    """Any valid plan; the same seed gives the same plan.
+
+    With `recomputes`, each block may be again.  With `alike`, corresponding operators of all blocks get
+    the same types, so that emitted code has loops, and their weights are prefetched.
+    """
     rng = random.Random(seed)
+
+    def draws(name: str) -> random.Random:
+        return random.Random(f"{seed} {re.sub(r'[0-9]+', '', name)}") if alike else rng
+
     # Datasheet prices make every collective worth using; a measured profile may avoid one.
     prices = Prices(mesh, load("h100"))
     candidates = candidates_of(graph, mesh, settings)
     operators = {
-        name: _pick(rng, options, lambda o: "|".join(map(kinds, o.outputs)))
+        name: _pick(draws(name), options, lambda o: "|".join(map(kinds, o.outputs)))
         for name, options in sorted(candidates.operators.items())
         if name not in candidates.parameters
     }
     parameters = {
-        name: _pick(rng, options, lambda o: f"{kinds(o.stored)}>{kinds(o.leaf)}{o.regather}")
+        name: _pick(
+            draws(name), options, lambda o: f"{kinds(o.stored)}>{kinds(o.leaf)}{o.regather}"
+        )
         for name, options in sorted(candidates.parameters.items())
     }
-    recompute = {b.path: rng.choice(MODES) for b in blocks(graph)} if recomputes else {}
+    recompute = {b.path: draws("").choice(MODES) for b in blocks(graph)} if recomputes else {}
     plan = assemble(
         graph,
         Decisions(operators, parameters, recompute),
@@ -63,16 +75,20 @@ def random_plan(
         saved=saved,
         optimizer="SGD",
         preset="random",
+        prefetch=alike,
     )
-    return _with_random_regathers(plan, graph, saved, rng)
+    return _with_random_regathers(plan, graph, saved, draws)
 
 
 def _with_random_regathers(
-    plan: Plan, graph: Graph, saved: Mapping[str, Saved], rng: random.Random
+    plan: Plan,
+    graph: Graph,
+    saved: Mapping[str, Saved],
+    draws: Callable[[str], random.Random],
 ) -> Plan:
     """Any gather of a tensor with gradient may be repeated in the backward."""
     conversions = tuple(
-        replace(c, regather=rng.random() < 0.5)
+        replace(c, regather=draws(f"{c.tensor} again").random() < 0.5)
         if isinstance(c.source[c.axis], S)
         and kinds(c.target)[c.axis] in "RI"
         and graph.tensors[c.tensor].differentiable

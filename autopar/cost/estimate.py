@@ -18,10 +18,12 @@ from autopar.cost.parameters import (
     storage_nbytes,
     travels,
 )
+from autopar.cost.prefetched import prefetched
 from autopar.cost.prices import Prices
 from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Traffic
 from autopar.ir.graph import Graph, Saved, Tensor
+from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.recompute_set import again
 from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.shards import local_nbytes
@@ -42,6 +44,7 @@ def estimate(
     precision: str,
     recompute: Mapping[str, Recompute],
     in_flight: int = 1,
+    prefetch: bool = False,
 ) -> Estimate:
     """Return the predicted step of one microbatch on one rank.
 
@@ -71,8 +74,6 @@ def estimate(
         + laid_alone(running.copies(), prices)
     )
     beside = covering(graph, shares)
-    parts = parts_of(spent, run_again.computed, beside, prices, laid, update_s, hideable)
-    hidden_s = min(sum(hideable.values()), parts.covers_s)
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
     fresh = {
@@ -80,8 +81,13 @@ def estimate(
         for p, nbytes in zip(parameters, bytes_of, strict=True)
         if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
     }
-    keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision)
+    keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision, prefetch)
     moments = MemoryTimeline(keeps, fresh)
+    parts = parts_of(
+        spent, run_again.computed, beside, prices, laid, update_s, hideable, moments.lives
+    )
+    hidden_s = min(sum(hideable.values()), parts.covers_s)
+    hidden_s += sum(each.hidden_s for each in parts.prefetched)
     return Estimate(
         compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
@@ -107,24 +113,27 @@ def parts_of(
     laid: Laid,
     update_s: float,
     hideable: Mapping[str, float],
+    lives: Lifetimes,
 ) -> Parts:
     """Return a rank's compute seconds by kind, including the local copies of conversions.
 
     `beside` is the share of each operator's backward that may hide gradient reductions.
     """
-    forward_s = sum(each.forward_s for each in spent.values())
+    forward = {name: each.forward_s for name, each in spent.items()}
     back = {
         name: each.backward_s + (each.forward_s if name in computed_again else 0.0)
         for name, each in spent.items()
     }
-    backward_s = sum(back.values())
     covers_s = prices.covering_share * sum(beside[name] * back[name] for name in back)
+    early = tuple(prefetched(lives, forward, back, prices))
+    taken_s = sum(each.hidden_s for each in early if each.direction == "backward")
     return Parts(
-        forward_s + laid.forward_s,
-        backward_s + laid.backward_s,
+        sum(forward.values()) + laid.forward_s,
+        sum(back.values()) + laid.backward_s,
         update_s,
         tuple(hideable.items()),
-        covers_s,
+        max(0.0, covers_s - taken_s),
+        early,
     )
 
 

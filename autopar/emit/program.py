@@ -195,7 +195,15 @@ class _Program:
         parts.append(")" if group.reduce is None else f"    reduce=torch.{group.reduce},\n)")
         self._bound.update({target: target for target in targets})
         forms = (describe(self.graph.tensors[v.tensor], v.form, mesh) for v in targets)
-        self.statements.append(Statement(targets, tuple(parts), "\n".join(forms), origin))
+        start: list[Part] = []
+        if gathers and all(isinstance(source, Weight) for source in sources):
+            start.append(f"start_gather(\n    {axis_text(mesh, steps[0].axis)},\n")
+            for member, source in zip(group.members, sources, strict=True):
+                start += ["    (", source, f", {member.source}),\n"]
+            start.append(")")
+        self.statements.append(
+            Statement(targets, tuple(parts), "\n".join(forms), origin, gather=tuple(start))
+        )
 
 
 def axis_text(mesh: Mesh, axis: int) -> str:

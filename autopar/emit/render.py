@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from autopar.emit.fold import Block, Item, Loop, fold
@@ -33,7 +34,7 @@ def emit(plan: Plan, graph: Graph, localize: Localize, saved: Mapping[str, Saved
     items = fold(statements, values, plan.recompute_of)
     classes = _classes(items, graph.name)
     body = [
-        *(line for name, block in classes.values() for line in _class(name, block, items)),
+        *(line for each in classes.values() for line in _class(*each, items, plan.prefetch)),
         *_model(plan, graph, items, {key: name for key, (name, _) in classes.items()}, results),
     ]
     text = "\n".join(body)
@@ -122,31 +123,51 @@ def _class_name(prefix: str) -> str:
     return word.removesuffix("s") if word.endswith("s") and not word.endswith("ss") else word
 
 
-def _class(name: str, block: Block, items: tuple[Item, ...]) -> list[str]:
-    spans = [
-        _span(loop.blocks)
-        for loop in items
-        if isinstance(loop, Loop) and loop.blocks[0].key == block.key
-    ]
+def _class(name: str, block: Block, items: tuple[Item, ...], prefetch: bool) -> list[str]:
+    loops = [i for i in items if isinstance(i, Loop) and i.blocks[0].key == block.key]
+    spans = [_span(loop.blocks) for loop in loops]
     home = block.path
+    first = first_gather(block) if prefetch and any(len(i.blocks) > 1 for i in loops) else None
     names = Names(strip=_strip(block))
     inputs = [
         names.define(v) if isinstance(v, Value) else names.free(_argument(v, i))
         for i, v in enumerate(block.inputs)
     ]
     weights = {v: inputs[i] for i, v in enumerate(block.inputs) if isinstance(v, Weight)}
-    body = _statements(block.body, names, weights, home)
+    statements = tuple(_started(each) if each is first else each for each in block.body)
+    body = _statements(statements, names, weights, home)
     returned = ", ".join(names[value] for value in block.outputs)
     signature = ", ".join(["self", *inputs])
     return [
         f"class {name}(Module):  # {comment(', '.join(spans))}",
         *([] if block.recompute == "none" else [f"    recompute = {literal(block.recompute)}", ""]),
+        *([] if first is None else _gather(first, names, home)),
         f"    def forward({signature}):",
         *(f"        {line}" if line else "" for line in body),
         f"        return {returned}",
         "",
         "",
     ]
+
+
+def first_gather(block: Block) -> Statement | None:
+    """Return the statement whose gather may start before the block: its first, of weights of its own."""
+    gathers = (statement for statement in block.body if statement.gather)
+    first = next(gathers, None)
+    read = () if first is None else (part for part in first.gather if isinstance(part, Weight))
+    return first if all(part.path.startswith(f"{block.path}.") for part in read) else None
+
+
+def _started(statement: Statement) -> Statement:
+    *parts, last = statement.parts
+    return replace(statement, parts=(*parts, "    ahead=self.ahead,\n", last))
+
+
+def _gather(statement: Statement, names: Names, home: str) -> list[str]:
+    """Return the method that starts the gather."""
+    call = "".join(_text(part, names, {}, home) for part in statement.gather)
+    first, *rest = f"return {call}".split("\n")
+    return ["    def gather(self):", *(f"        {line}" for line in (first, *rest)), ""]
 
 
 def _strip(block: Block) -> str:
@@ -244,7 +265,8 @@ def _model(
         else:
             for loop in group:
                 if isinstance(loop, Loop):
-                    lines.extend(_loop(loop, classes[loop.blocks[0].key], names))
+                    name = classes[loop.blocks[0].key]
+                    lines.extend(_loop(loop, name, names, plan.prefetch))
     returned = [names[v] if isinstance(v, Value) else _member(v.path) for v in results]
     return [
         f"class {graph.name}(Module):",
@@ -258,7 +280,7 @@ def _key_name(target: str) -> str:
     return identifier(target if target.isidentifier() else f"input_{target}")
 
 
-def _loop(loop: Loop, class_name: str, names: Names) -> list[str]:
+def _loop(loop: Loop, class_name: str, names: Names, prefetch: bool) -> list[str]:
     first, last = loop.blocks[0], loop.blocks[-1]
     lines = []
     inputs = [names[v] if isinstance(v, Value) else _member(v.path) for v in first.inputs]
@@ -272,7 +294,8 @@ def _loop(loop: Loop, class_name: str, names: Names) -> list[str]:
             lines.append(f"{outputs[source]} = {inputs[place]}")
             arguments[place] = outputs[source]
     steps = f"range({first.index}, {last.index + 1})"
-    span = f"self.each({class_name}, {literal(first.prefix)}, {steps})"
+    more = ", prefetch=True" if prefetch and first_gather(first) is not None else ""
+    span = f"self.each({class_name}, {literal(first.prefix)}, {steps}{more})"
     return [
         *lines,
         f"for block in {span}:",

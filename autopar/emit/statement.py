@@ -37,6 +37,8 @@ class Statement:
     origin: Origin
     frees: tuple[Value, ...] = ()
     """Values that are deleted after the statement."""
+    gather: tuple[Part, ...] = ()
+    """The call that starts to gather the weights which the statement converts."""
     is_list: bool = False
     """Whether the expression returns a list of tensors, even with a single target."""
 

@@ -106,7 +106,8 @@ class _Walk:
         self._awaited, self._settled = awaited, 0
         self._gradients = _Gradients()
         self._reruns = reruns(lives)
-        self._held = 0
+        self._held = self._on_its_way = 0
+        self._late = {id(each) for each in lives.looped.values() if each.reduced_nbytes}
         self._goes = Counter[int]()
         """Bytes of saved tensors, by the position after whose backward they are freed."""
         for place, nbytes in self._kept():
@@ -226,11 +227,18 @@ class _Walk:
             return self._give(
                 (conversion.tensor, conversion.source), replace(gradient, is_view=True)
             )
+        if id(collective) in self._late:
+            self._held -= self._on_its_way
+            self._on_its_way = 0
         sources = [(c.tensor, c.source) for c, _ in arrived]
         made = [(source, self._gradients.new(self._gradient_nbytes(source))) for source in sources]
         level = self._held + self._gradients.nbytes + collective.backward_nbytes
         for _, gradient in arrived:
             self._gradients.drop(gradient)
+        if id(collective) in self._late:
+            # Its message is held until the next one of the loop starts.
+            self._on_its_way = collective.reduced_nbytes
+            self._held += self._on_its_way
         return max(level, *(self._give(source, gradient) for source, gradient in made))
 
     @cached_property

@@ -50,6 +50,11 @@ class Functions:
         return found | {0: len(self.of) - 1}
 
     @cached_property
+    def begins(self) -> Mapping[int, int]:
+        """The first position of each function."""
+        return {function: places[0] for function, places in self.places.items() if places}
+
+    @cached_property
     def line_ends(self) -> list[int]:
         """For every position, the last one that stems from the same line of the user's code."""
         found = list(range(len(self.graph.nodes)))
@@ -79,10 +84,10 @@ class Functions:
         """Return whether two functions are iterations of a loop: equal blocks in succession."""
         if not block or following != block + 1:
             return False
-        return self._looks(self._places[block]) == self._looks(self._places[following])
+        return self._looks(self.places[block]) == self._looks(self.places[following])
 
     @cached_property
-    def _places(self) -> Mapping[int, list[int]]:
+    def places(self) -> Mapping[int, list[int]]:
         """The positions of each function's statements."""
         found: defaultdict[int, list[int]] = defaultdict(list)
         for place, function in enumerate(self.of):

@@ -7,7 +7,7 @@ its collective.  Each is freed after the backward of the last operator that save
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autopar.memory.lifetimes import Lifetimes
@@ -28,11 +28,20 @@ class Gathered:
         """Compute them for the regathered conversions of a plan."""
         there, still, messages = Counter[int](), Counter[int](), Counter[int]()
         asked = _asked(lives)
+        for function, collective in lives.early.items():
+            # A block's backward starts the gather of the block before it, which is an equal one.
+            begin, end = lives.functions.begins[function], lives.functions.ends[function]
+            is_rerun = lives.graph.nodes[begin].name in lives.keeps.again.node_names
+            forms = [f for f in map(made_by, collective.conversions) if is_rerun or f in asked]
+            places = range(begin, end + 1 if is_rerun else _brought(forms, asked) + 1)
+            nbytes = sum(map(lives.nbytes, forms))
+            there.update(dict.fromkeys(places, nbytes))
+            still.update(dict.fromkeys(places, nbytes))
         for collective in lives.collectives:
             chosen = [form for form in map(made_by, collective.conversions) if form in asked]
             if not chosen:
                 continue
-            brought = max(asked[form][-1] for form in chosen)
+            brought = _brought(chosen, asked)
             messages[brought] = max(messages[brought], collective.forward_nbytes)
             for form in chosen:
                 first = asked[form][0]
@@ -55,6 +64,11 @@ class Gathered:
     def before(self, place: int) -> int:
         """Return the bytes before any of the operator's weights are gathered."""
         return self._still[place + 1]
+
+
+def _brought(forms: Iterable[Form], asked: Mapping[Form, list[int]]) -> int:
+    """Return the position in whose backward the first of these forms is gathered again."""
+    return max((asked[form][-1] for form in forms), default=-1)
 
 
 def _asked(lives: Lifetimes) -> Mapping[Form, list[int]]:

@@ -45,7 +45,14 @@ class Lifetimes:
         )
         return cls(
             SavedTensors(
-                graph, shardings, plan.conversions, plan.mesh, saved, run_again, plan.precision
+                graph,
+                shardings,
+                plan.conversions,
+                plan.mesh,
+                saved,
+                run_again,
+                plan.precision,
+                plan.prefetch,
             )
         )
 
@@ -233,6 +240,38 @@ class Lifetimes:
     def collectives(self) -> tuple[Carried, ...]:
         """The conversions, grouped into the collectives that execute them."""
         return tuple(collectives(self.keeps))
+
+    @cached_property
+    def looped(self) -> Mapping[int, Carried]:
+        """Each block's first gather in loops that prefetch, by the block's function.
+
+        See `autopar.emit.render.first_gather`.  The gradients of these weights are reduced while the
+        backward goes on.
+        """
+        found: dict[int, Carried] = {}
+        loop = self.functions.loop
+        for collective in self.collectives if self.keeps.prefetch else ():
+            forms = [form for form in map(made_by, collective.conversions) if form in self._first]
+            if collective.may_start_early and forms:
+                function = self.functions.of[self._first[forms[0]]]
+                if loop(function - 1, function) or loop(function, function + 1):
+                    found.setdefault(function, collective)
+        return found
+
+    @cached_property
+    def early(self) -> Mapping[int, Carried]:
+        """Those of `looped` that start while the block before runs: all but those of first blocks."""
+        loop = self.functions.loop
+        return {at: each for at, each in self.looped.items() if loop(at - 1, at)}
+
+    @cached_property
+    def issued(self) -> Mapping[Form, int]:
+        """The positions at which the forms of `early` gathers exist: where the previous block begins."""
+        return {
+            self.keeps.storage[form]: self.functions.begins[function - 1]
+            for function, collective in self.early.items()
+            for form in map(made_by, collective.conversions)
+        }
 
     @cached_property
     def gathering(self) -> Counter[int]:

@@ -33,6 +33,10 @@ class Carried:
     """Bytes of message buffers in the forward, and where it is gathered again."""
     backward_nbytes: int
     """Bytes of message buffers in the backward."""
+    reduced_nbytes: int = 0
+    """Bytes of the gathered weights' gradients that it reduces without a change of dtype."""
+    may_start_early: bool = False
+    """Whether it gathers several weights from their shards at rest, which can start before its block."""
 
 
 def collectives(keeps: SavedTensors) -> Iterator[Carried]:
@@ -46,7 +50,8 @@ def collectives(keeps: SavedTensors) -> Iterator[Carried]:
     for group in groups(graph, conversions, keeps.mesh, keeps.precision):
         together = tuple(steps[member.tensor][group.hop] for member in group.members)
         seen.update(together)
-        yield messages.of(together)
+        at_rest = group.hop == 0 and is_gather(group.members[0].source, group.target)
+        yield replace(messages.of(together), may_start_early=at_rest)
     for conversion in conversions:
         if conversion not in seen:
             yield messages.of((conversion,))
@@ -83,10 +88,11 @@ class _Messages:
         turned = sum(self._nbytes(c, c.source) for c in conversions if self._is_turned(c))
         apart = sum(self._nbytes(c, c.target) for c in conversions if not self._leads(c))
         reduced = [c for c in conversions if c.target[c.axis] is R]
-        copied = sum(map(self._reduced_nbytes, reduced))
+        copied = sum_of = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
-        return Carried(conversions, max(turned, apart), copied)
+        is_plain = all(self._reduction(c) is None for c in reduced)
+        return Carried(conversions, max(turned, apart), copied, sum_of * is_plain)
 
     def _is_turned(self, c: Conversion) -> bool:
         return (c.tensor, c.source) in self.keeps.turned

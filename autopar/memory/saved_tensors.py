@@ -42,6 +42,8 @@ class SavedTensors:
     again: RecomputeSet = NOTHING
     """The recomputed blocks, which keep their inputs and little else."""
     precision: str = "float32"
+    prefetch: bool = False
+    """Whether loops gather the weights of the next block while one runs (`Plan.prefetch`)."""
 
     def nbytes(self) -> int:
         """Return the bytes of all saved storages, without parameters at rest."""

@@ -81,7 +81,7 @@ class MemoryTimeline:
         held = lives.saver.keys() - lives.regathered
         held |= {storage for storages in lives.cached.values() for storage in storages}
         for storage, (first, _) in lives.used.items():
-            since = 0 if storage in lives.staying else first
+            since = 0 if storage in lives.staying else lives.issued.get(storage, first)
             until = end if storage in held else lives.until(storage)
             yield since, until, lives.nbytes(storage)
         caching = {node.name for node in again.caching}

@@ -22,6 +22,25 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetched:
+    """Weights' gathers and their gradients' reductions that run while another block computes.
+
+    Those of one axis in one pass.  Of their `hideable_s` seconds at most `covers_s`, the seconds of the
+    other blocks' compute, are hidden.
+    """
+
+    axis: str
+    direction: Literal["forward", "backward"]
+    hideable_s: float
+    covers_s: float
+
+    @property
+    def hidden_s(self) -> float:
+        """The seconds that add nothing to the step."""
+        return min(self.hideable_s, self.covers_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Compute by phase, and the communication that it may hide; enough to simulate a step again.
 
@@ -34,6 +53,7 @@ class Parts:
     update_s: float
     hideable: tuple[tuple[str, float], ...]
     covers_s: float
+    prefetched: tuple[Prefetched, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

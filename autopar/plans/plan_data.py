@@ -61,6 +61,8 @@ class PlanData:
     """The blocks with recomputation; blocks that are not listed keep all their activations."""
     buckets: int = 8
     """Minimum number of gradient buckets, as long as each is large enough to be worth its latency."""
+    prefetch: bool = False
+    """Whether a loop over blocks gathers the weights of the next block while one runs."""
     schema: int = SCHEMA
 
     @cached_property

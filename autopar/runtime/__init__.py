@@ -4,7 +4,12 @@ from typing import Any
 
 from autopar.ir.collectives import COLLECTIVES
 from autopar.ir.placement import I, N, P, R, S
-from autopar.runtime.convert import all_gather_together, named_collective, replicate_together
+from autopar.runtime.convert import (
+    all_gather_together,
+    named_collective,
+    replicate_together,
+    start_gather,
+)
 from autopar.runtime.module import Module
 from autopar.runtime.random import per_shard
 from autopar.runtime.variants import (
@@ -23,7 +28,7 @@ from autopar.runtime.variants import (
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather_together", "batch_norm", "count_valid",
     "cross_entropy_sum", "expert_parallel", "padded_embedding", "per_shard", "replicate_together",
-    "routed_experts", "strided", "sync_batch_norm", "vocab_parallel_cross_entropy",
+    "routed_experts", "start_gather", "strided", "sync_batch_norm", "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
 ]  # fmt: skip
 

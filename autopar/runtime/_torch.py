@@ -211,21 +211,47 @@ reduce_scatter_single: Callable[..., Any] = getattr(
 
 
 def all_gather_many(
-    made: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], group: dist.ProcessGroup
-) -> None:
-    """All-gather each of these parts into its own tensor, all in one coalesced collective."""
-    with dist.distributed_c10d._coalescing_manager(group):
+    made: Sequence[torch.Tensor],
+    parts: Sequence[torch.Tensor],
+    group: dist.ProcessGroup,
+    waits: bool = True,
+) -> Callable[[], object]:
+    """All-gather each of these parts into its own tensor, all in one coalesced collective.
+
+    Return what waits for it, unless that was done (`waits`).
+    """
+    if len(made) == 1:
+        whole, part = made[0].view(-1), parts[0].reshape(-1)
+        work = all_gather_single(whole, part, group=group, async_op=not waits)
+        return _nothing if work is None else work.wait
+    with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
         for whole, part in zip(made, parts, strict=True):
             all_gather_single(whole.view(-1), part.reshape(-1), group=group)
+    return _nothing if waits else manager.wait
+
+
+def _nothing() -> None:
+    pass
 
 
 def reduce_scatter_many(
-    made: Sequence[torch.Tensor], wholes: Sequence[torch.Tensor], group: dist.ProcessGroup
-) -> None:
-    """Reduce-scatter each of these tensors, all in one coalesced collective."""
-    with dist.distributed_c10d._coalescing_manager(group):
+    made: Sequence[torch.Tensor],
+    wholes: Sequence[torch.Tensor],
+    group: dist.ProcessGroup,
+    waits: bool = True,
+) -> Callable[[], object]:
+    """Reduce-scatter each of these tensors, all in one coalesced collective.
+
+    Return what waits for it, unless that was done (`waits`).
+    """
+    if len(made) == 1:
+        part, whole = made[0].view(-1), wholes[0].reshape(-1)
+        work = reduce_scatter_single(part, whole, group=group, async_op=not waits)
+        return _nothing if work is None else work.wait
+    with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
         for part, whole in zip(made, wholes, strict=True):
             reduce_scatter_single(part.view(-1), whole.reshape(-1), group=group)
+    return _nothing if waits else manager.wait
 
 
 @contextmanager

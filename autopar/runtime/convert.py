@@ -17,8 +17,11 @@ from autopar.errors import PlacementError
 from autopar.ir.collectives import COLLECTIVES, own
 from autopar.ir.placement import I, P, R, S, Type, dual
 from autopar.runtime import kernels
+from autopar.runtime.ahead import Ahead
 from autopar.runtime.async_loss import late_sum
 from autopar.runtime.axes import Axis
+from autopar.runtime.kernels import Started
+from autopar.runtime.late import Lane
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
 
@@ -51,37 +54,54 @@ def convert(
             return late
     made = _converted(x, axis, source, target, reduce, forward, backward)
     if regather and not torch.compiler.is_compiling():
-        remember([made], [x], lambda shards: _again(shards, axis, [source]))
+        remember([made], [x], partial(_again, axis, [source]))
     return made
 
 
+def start_gather(axis: Axis, *weights: tuple[torch.Tensor, S]) -> Started:
+    """Start to gather a block's weights, for `convert_together` to finish."""
+    with torch.no_grad(), named(label("prefetch", "", "all_gather", axis.name)):
+        return Started.of([x for x, _ in weights], [shard for _, shard in weights], axis)
+
+
 def convert_together(
-    axis: Axis, target: Type, *weights: Row, reduce: torch.dtype | None = None
+    axis: Axis,
+    target: Type,
+    *weights: Row,
+    reduce: torch.dtype | None = None,
+    ahead: Ahead | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Convert the weights of a block in one collective, and their gradients in one.
 
     All are gathered, or all are replicated.  The backward gathers those marked "regather" again, in one
-    collective too.
+    collective too.  `ahead` may have started the gather.
     """
     xs = [x for x, _, _ in weights]
     if axis.size == 1:
         return tuple(xs)
     sources = tuple(source for _, source, _ in weights)
-    made: tuple[torch.Tensor, ...] = _Together.apply(axis, sources, target, reduce, *xs)
+    started, lane = (None, None) if ahead is None else (ahead.take(), ahead.lane)
+    made: tuple[torch.Tensor, ...] = _Together.apply(
+        axis, sources, target, reduce, started, lane, *xs
+    )
     again = [i for i, (_, _, kept) in enumerate(weights) if kept == "regather"]
     if again and not torch.compiler.is_compiling():
         shards = [sources[i] for i in again]
-        remember(
-            [made[i] for i in again], [xs[i] for i in again], lambda x: _again(x, axis, shards)
+        gathers = remember(
+            [made[i] for i in again],
+            [xs[i] for i in again],
+            partial(_again, axis, shards),
         )
+        if ahead is not None and gathers is not None:
+            ahead.remember(gathers)
     return made
 
 
 def _again(
-    shards: Sequence[torch.Tensor], axis: Axis, sources: Sequence[Type]
-) -> list[torch.Tensor]:
+    axis: Axis, sources: Sequence[Type], shards: Sequence[torch.Tensor]
+) -> Callable[[], list[torch.Tensor]]:
     with named(label("regather", "", "all_gather", axis.name)):
-        return kernels.all_gather(shards, sources, axis)  # type: ignore[arg-type]
+        return Started.of(shards, sources, axis).finish  # type: ignore[arg-type]
 
 
 def _converted(
@@ -135,10 +155,15 @@ class _Together(torch.autograd.Function):
         sources: tuple[Type, ...],
         target: Type,
         reduce: torch.dtype | None,
+        started: Started | None,
+        lane: Lane | None,
         *xs: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.axis, ctx.sources, ctx.target, ctx.reduce = axis, sources, target, reduce
+        ctx.lane = lane
         ctx.set_materialize_grads(False)
+        if started is not None:
+            return tuple(started.finish())
         if isinstance(sources[0], S):
             return tuple(kernels.all_gather(xs, sources, axis))  # type: ignore[arg-type]
         return tuple(x.view_as(x) for x in xs)
@@ -152,14 +177,26 @@ class _Together(torch.autograd.Function):
         sources = [ctx.sources[i] for i in there]
         if not isinstance(ctx.sources[0], S):
             mine = kernels.all_reduce(wide, ctx.axis)  # type: ignore[arg-type]
+        elif ctx.target is R and ctx.lane is not None and ctx.reduce is None:
+            ctx.lane.enter()
+            mine, pending = kernels.start_reduce_scatter(wide, sources, ctx.axis)  # type: ignore[arg-type]
+            ctx.lane.put(pending)
+            return None, None, None, None, None, None, *_placed(mine, there, len(gradients))
         elif ctx.target is R:
             mine = kernels.reduce_scatter(wide, sources, ctx.axis)  # type: ignore[arg-type]
         else:
             mine = [kernels.part(g, s, ctx.axis) for g, s in zip(wide, sources, strict=True)]  # type: ignore[arg-type]
-        found: list[torch.Tensor | None] = [None] * len(gradients)
-        for place, gradient, made in zip(there, given, mine, strict=True):
-            found[place] = made.to(gradient.dtype)  # type: ignore[union-attr]
-        return None, None, None, None, *found
+        narrow = [m.to(g.dtype) for g, m in zip(given, mine, strict=True)]  # type: ignore[union-attr]
+        return None, None, None, None, None, None, *_placed(narrow, there, len(gradients))
+
+
+def _placed(
+    made: Sequence[torch.Tensor], there: Sequence[int], count: int
+) -> list[torch.Tensor | None]:
+    found: list[torch.Tensor | None] = [None] * count
+    for place, each in zip(there, made, strict=True):
+        found[place] = each
+    return found
 
 
 def step(x: torch.Tensor, axis: Axis, source: Type, target: Type, added: str = "") -> torch.Tensor:

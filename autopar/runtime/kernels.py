@@ -7,6 +7,7 @@ Eagerly they are called as they are.  In a graph of `torch.compile` each is one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from autopar.ir.placement import S
 from autopar.plans.buckets import NBYTES
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axis
+from autopar.runtime.late import Late, Pending
 
 Tensors = Sequence[torch.Tensor]
 
@@ -81,22 +83,61 @@ def gathered(
 ) -> list[torch.Tensor]:
     """All-gather in one collective, each result in storage of its own."""
     stacked = [tensor.new_empty((size, *tensor.shape)) for tensor in tensors]
-    if len(stacked) == 1:
-        _torch.all_gather_single(stacked[0].view(-1), tensors[0].reshape(-1), group=group)
-    else:
-        _torch.all_gather_many(stacked, tensors, group)
+    _torch.all_gather_many(stacked, tensors, group)
+    return _unstacked(stacked, shards)
+
+
+def _unstacked(stacked: Sequence[torch.Tensor], shards: Sequence[S]) -> list[torch.Tensor]:
+    """Return the wholes of which `stacked` has the shards of all ranks."""
     return [
-        stack.view(size, *_blocks(tensor.shape, shard))
+        stack.view(len(stack), *_blocks(stack.shape[1:], shard))
         .movedim(0, shard.dim + 1)
-        .reshape(_whole(tensor.shape, shard, size))
-        for stack, tensor, shard in zip(stacked, tensors, shards, strict=True)
+        .reshape(_whole(stack.shape[1:], shard, len(stack)))
+        for stack, shard in zip(stacked, shards, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Started:
+    """An all-gather on its way; `finish` waits for it."""
+
+    stacked: Sequence[torch.Tensor]
+    shards: Sequence[S]
+    wait: Callable[[], object]
+
+    @classmethod
+    def of(cls, tensors: Tensors, shards: Sequence[S], axis: Axis) -> Started:
+        """Start to gather the wholes of which these are shards."""
+        stacked = [tensor.new_empty((axis.size, *tensor.shape)) for tensor in tensors]
+        return cls(
+            stacked, shards, _torch.all_gather_many(stacked, tensors, axis.group, waits=False)
+        )
+
+    def finish(self) -> list[torch.Tensor]:
+        """Wait, and return the wholes."""
+        self.wait()
+        return _unstacked(self.stacked, self.shards)
 
 
 def scattered(
     xs: Tensors, shards: Sequence[S], size: int, group: dist.ProcessGroup
 ) -> list[torch.Tensor]:
-    """Reduce-scatter in one collective.
+    """Reduce-scatter in one collective."""
+    return _scattering(xs, shards, size, group, waits=True)[0]
+
+
+def start_reduce_scatter(
+    xs: Tensors, shards: Sequence[S], axis: Axis
+) -> tuple[list[torch.Tensor], Pending]:
+    """Start to reduce-scatter, and return the shards, which wait for it when they are read."""
+    mine, pending = _scattering(xs, shards, axis.size, axis.group, waits=False)
+    return [Late(made, pending) for made in mine], pending
+
+
+def _scattering(
+    xs: Tensors, shards: Sequence[S], size: int, group: dist.ProcessGroup, waits: bool
+) -> tuple[list[torch.Tensor], Pending]:
+    """Reduce-scatter in one collective, and return what waits for it.
 
     Small tensors are copied into one message, which costs less than many.  Large ones are copied only
     if they are not in rank order in memory.
@@ -105,15 +146,16 @@ def scattered(
     shapes = [_cut(x.shape, shard, size) for x, shard in zip(xs, shards, strict=True)]
     if len(xs) == 1 or sum(x.nbytes for x in xs) > NBYTES:
         mine = [x.new_empty(shape) for x, shape in zip(xs, shapes, strict=True)]
-        _torch.reduce_scatter_many(mine, parts, group)
-        return mine
+        rows = [part.reshape(-1) for part in parts]
+        return mine, Pending(_torch.reduce_scatter_many(mine, rows, group, waits), rows)
     sizes = [x.numel() // size for x in xs]
     flat = xs[0].new_empty((size, sum(sizes)))
     for place, each in zip(flat.split(sizes, 1), parts, strict=True):
         place.view(each.shape).copy_(each)
     row = flat.new_empty(flat.shape[1])
-    _torch.reduce_scatter_single(row, flat.view(-1), group=group)
-    return [piece.view(shape) for piece, shape in zip(row.split(sizes), shapes, strict=True)]
+    wait = _torch.reduce_scatter_many([row], [flat], group, waits)
+    pieces = zip(row.split(sizes), shapes, strict=True)
+    return [piece.view(shape) for piece, shape in pieces], Pending(wait, [flat])
 
 
 def summed(xs: Tensors, group: dist.ProcessGroup) -> list[torch.Tensor]:

@@ -13,8 +13,10 @@ import torch
 
 from autopar.errors import SourceError
 from autopar.runtime import recompute, regather
+from autopar.runtime.ahead import Ahead, one_ahead
 from autopar.runtime.axes import Axes
 from autopar.runtime.constants import Constants
+from autopar.runtime.kernels import Started
 
 M = TypeVar("M", bound="Module")
 
@@ -80,6 +82,8 @@ class Module:
     _constants: Constants
     recompute: ClassVar[Literal["none", "selective", "full"]] = "none"
     """Recomputation of the block in the backward: of nothing, of selected operators, or in full."""
+    ahead: Ahead | None = None
+    """The gather of the block's weights, if it may start before the block runs."""
     _compiled: ClassVar[bool] = False
     """Whether the forward is compiled by `torch.compile`, and so has no profiler spans."""
 
@@ -103,9 +107,19 @@ class Module:
         """Return a constant tensor on the device: of nested lists, or of a number."""
         return self._constants.of(values, dtype, self.device)
 
-    def each(self, block: type[M], prefix: str, indices: range) -> Iterator[M]:
-        """Yield one `block` per numbered child: ``transformer.h.0``, ``transformer.h.1`` ..."""
-        return (block(self, f"{prefix}.{index}") for index in indices)
+    def each(
+        self, block: type[M], prefix: str, indices: range, prefetch: bool = False
+    ) -> Iterator[M]:
+        """Yield one `block` per numbered child: ``transformer.h.0``, ``transformer.h.1`` ...
+
+        With `prefetch`, the weights of the next block are gathered while a block runs.
+        """
+        blocks = (block(self, f"{prefix}.{index}") for index in indices)
+        return one_ahead(list(blocks)) if prefetch and not block._compiled else blocks
+
+    def gather(self) -> Started:
+        """Start to gather the weights of the block."""
+        raise SourceError(f"{type(self).__name__} defines no gather, which is to run ahead of it.")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The emitted computation."""
@@ -117,4 +131,4 @@ class Module:
         with regather.scope() as leaving:
             if self.recompute == "none":
                 return leaving(self.forward(*args))
-            return leaving(recompute.run(self.forward, self.recompute, args))
+            return leaving(recompute.run(self.forward, self.recompute, args, self.ahead))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,13 +20,17 @@ from torch.utils.checkpoint import (
 
 from autopar.ops.operators import dear_kernels
 from autopar.runtime import deferred
+from autopar.runtime.ahead import Ahead
 
 Forward = Callable[..., Any]
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
-def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
-    """Return `forward(*args)`, recomputed in the backward according to `mode` ("selective", "full")."""
+def run(forward: Forward, mode: str, args: tuple[Any, ...], ahead: Ahead | None = None) -> Any:
+    """Return `forward(*args)`, recomputed in the backward according to `mode` ("selective", "full").
+
+    `ahead`: the gather of the block's weights, which starts before the block runs.
+    """
     if not torch.is_grad_enabled():
         return forward(*args)
     here = contextvars.copy_context()
@@ -39,8 +43,19 @@ def run(forward: Forward, mode: str, args: tuple[Any, ...]) -> Any:
         with deferred.at_once():
             return forward(*args)
 
-    contexts = _selective if mode == "selective" else _nothing
+    def contexts() -> Contexts:
+        first, again = _selective() if mode == "selective" else _nothing()
+        return first, again if ahead is None else _one_after_the_other(ahead.running_again(), again)
+
     return checkpoint(once, *args, use_reentrant=False, context_fn=contexts)
+
+
+@contextmanager
+def _one_after_the_other(
+    first: AbstractContextManager[Any], second: AbstractContextManager[Any]
+) -> Iterator[None]:
+    with first, second:
+        yield
 
 
 def _again(forward: Forward, args: tuple[Any, ...]) -> Any:

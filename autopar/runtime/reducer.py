@@ -16,6 +16,7 @@ from autopar.plans.buckets import buckets
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
+from autopar.runtime.late import Late, ready
 from autopar.runtime.padded_layout import kept_here
 from autopar.runtime.sharded_parameter import ShardedParameter
 
@@ -90,6 +91,7 @@ class Reducer:
 
     def abandon(self) -> None:
         """Discard a backward that failed on all ranks, and restore the state before it."""
+        self._await_late()
         for place, bucket in enumerate(self.buckets):
             bucket.abandon(place < self._launched)
         for slot in self._slots:
@@ -154,7 +156,14 @@ class Reducer:
             self.buckets[self._launched].launch()
             self._launched += 1
 
+    def _await_late(self) -> None:
+        """Wait for the gradients that collectives of the backward are still filling."""
+        for slot in self._slots:
+            if isinstance(slot.leaf.grad, Late):
+                slot.leaf.grad = ready(slot.leaf.grad)
+
     def _finish(self) -> None:
+        self._await_late()
         if self.synchronises:
             self._synchronise()
         else:
@@ -180,7 +189,7 @@ class Reducer:
         """Set a gradient that needs no sum over ranks, at once: the leaf's copy is freed early."""
         assert slot.leaf.grad is not None
         slot.touch(keeps=False)
-        slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
+        slot.settle(slot.entry.cut(ready(slot.leaf.grad).to(slot.local.dtype)))
 
     def _show(self, slot: ShardedParameter) -> None:
         """Show this rank's sums so far in `p.grad`; contributions of other ranks are missing."""

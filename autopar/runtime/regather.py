@@ -18,31 +18,50 @@ import torch
 from autopar.errors import InputError
 
 T = TypeVar("T")
-Gather = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+Start = Callable[[list[torch.Tensor]], Callable[[], list[torch.Tensor]]]
 
 
-@dataclass
-class _Gathers:
-    """Gathers that are repeated together, when the first of them is needed."""
+@dataclass(eq=False)
+class Gathers:
+    """Gathers that are repeated together, when the first of them is needed.
+
+    `start` starts them and returns what finishes them.  `before`: those that the backward needs next,
+    which start once these have arrived.
+    """
 
     sources: list[Any]
-    gather: Gather
+    start: Start
+    before: Gathers | None = None
+    waiting: int = 0
+    """Tickets that are outstanding."""
+    finish: Callable[[], list[torch.Tensor]] | None = None
     results: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Start them ahead of their use, unless that has been done, or no ticket is outstanding."""
+        if self.finish is None and not self.results and self.waiting > 0:
+            self.finish = self._started()
 
     def take(self, place: int) -> torch.Tensor:
         """Return one result; the others are kept until they are taken."""
         if place not in self.results:
+            finish, self.finish = self.finish or self._started(), None
             with torch.no_grad():
-                made = self.gather([_redeemed(source) for source in self.sources])
-            self.results = dict(enumerate(made))
+                self.results = dict(enumerate(finish()))
+            if self.before is not None:
+                self.before.begin()
         return self.results.pop(place)
+
+    def _started(self) -> Callable[[], list[torch.Tensor]]:
+        with torch.no_grad():
+            return self.start([_redeemed(source) for source in self.sources])
 
 
 @dataclass
 class Gathered:
     """A tensor that can be gathered again; the result is kept only while tickets are outstanding."""
 
-    gathers: _Gathers
+    gathers: Gathers
     place: int
     waiting: int = 0
     result: torch.Tensor | None = None
@@ -50,6 +69,7 @@ class Gathered:
     def ticket(self, tensor: torch.Tensor) -> Ticket:
         """Return a placeholder for a view of the gathered tensor."""
         self.waiting += 1
+        self.gathers.waiting += 1
         return Ticket(self, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def again(self) -> torch.Tensor:
@@ -58,6 +78,7 @@ class Gathered:
             self.result = self.gathers.take(self.place)
         result = self.result
         self.waiting -= 1
+        self.gathers.waiting -= 1
         if self.waiting <= 0:
             self.result = None
         return result
@@ -160,17 +181,20 @@ def scope() -> Iterator[Callable[[T], T]]:
         forward.scopes.pop()
 
 
-def remember(made: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], gather: Gather) -> None:
+def remember(
+    made: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], start: Start
+) -> Gathers | None:
     """Record that these tensors can be gathered from their sources again, in one collective.
 
-    They stay alive until their block returns.
+    They stay alive until their block returns.  Return None where no backward follows.
     """
     forward = _FORWARD.get()
     if forward is None or not torch.is_grad_enabled():
-        return
-    gathers = _Gathers([_kept(source, forward) for source in sources], gather)
+        return None
+    gathers = Gathers([_kept(source, forward) for source in sources], start)
     for place, tensor in enumerate(made):
         forward.scopes[-1][_storage(tensor)] = (tensor, Gathered(gathers, place))
+    return gathers
 
 
 def _kept(source: torch.Tensor, forward: _Forward) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 
 from autopar.cost.estimate import estimate
@@ -23,12 +24,16 @@ from autopar.memory.of_rank import of_rank
 from autopar.memory.recompute_set import again
 from autopar.memory.saved_tensors import SavedTensors
 from autopar.plans.decisions import BlockPlan, Choice, Conversion, OpSharding, ParameterPlan
+from autopar.plans.estimate import Estimate
 from autopar.plans.grouping import companions, is_gather
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding
 from autopar.sharding.build import required
 from autopar.sharding.space import Decisions
 from cost_models.hardware import digest
+
+WORTH = 0.99
+"""Weights are prefetched if the step is shorter by one per cent: it takes memory and code."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,13 @@ def assemble(
     preset: str = "",
     precision: str = "float32",
     in_flight: int = 1,
+    memory_limit: float | None = None,
+    prefetch: bool | None = None,
 ) -> Plan:
-    """Return the plan of these decisions with its estimated step, without a solver's bound."""
+    """Return the plan of these decisions with its estimated step, without a solver's bound.
+
+    If `prefetch` is None, weights are prefetched where that shortens the step, within the limit.
+    """
     laid = lay_out(graph, decisions, routes)
     choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
     shardings = {choice.node: choice.sharding for choice in choices}
@@ -72,6 +82,17 @@ def assemble(
     recompute = decisions.recompute
     run_again = again(graph, shardings, wanted, recompute, saved, prices.mesh, precision)
     conversions = SavedTensors(graph, shardings, wanted, prices.mesh, saved, run_again).effective()
+
+    @cache
+    def estimated(early: bool) -> Estimate:
+        return estimate(
+            graph, choices, parameters, conversions, prices, saved, precision, recompute, in_flight,
+            early,
+        )  # fmt: skip
+
+    if prefetch is None:
+        can_start_early = prices.microbatches == 1 and _gathers_weights(graph, conversions)
+        prefetch = can_start_early and _is_worth_it(estimated, memory_limit)
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,
@@ -82,10 +103,9 @@ def assemble(
         choices=choices,
         parameters=parameters,
         conversions=conversions,
-        estimate=estimate(
-            graph, choices, parameters, conversions, prices, saved, precision, recompute, in_flight
-        ),
+        estimate=estimated(prefetch),
         buckets=gradient_shares(graph, prices),
+        prefetch=prefetch,
         shares=shares(graph, choices, parameters, prices.mesh),
         hardware_digest=digest(prices.hardware),
         times=timing_of(prices.times),
@@ -98,6 +118,19 @@ def assemble(
     )
     plan.check(graph)
     return plan
+
+
+def _gathers_weights(graph: Graph, conversions: tuple[Conversion, ...]) -> bool:
+    weights = {leaf.outputs[0].name for leaf in graph.leaves("parameter")}
+    return any(
+        c.tensor in weights and is_gather(c.source[c.axis], c.target[c.axis]) for c in conversions
+    )
+
+
+def _is_worth_it(estimated: Callable[[bool], Estimate], memory_limit: float | None) -> bool:
+    plain, early = estimated(False), estimated(True)
+    fits = memory_limit is None or early.memory_nbytes <= memory_limit
+    return fits and early.step_s < WORTH * plain.step_s
 
 
 def _padding(

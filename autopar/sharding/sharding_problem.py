@@ -179,7 +179,7 @@ class ShardingProblem:
             self.settings.asked, recompute=self.priced.candidates.recompute, outputs=outputs
         )
 
-    def assembled(self, decisions: Decisions) -> Plan:
+    def assembled(self, decisions: Decisions, prefetch: bool | None = None) -> Plan:
         """Return the plan that follows from decisions, from any source."""
         return assemble(
             self.graph,
@@ -191,6 +191,8 @@ class ShardingProblem:
             preset=self.settings.preset,
             precision=self.settings.precision,
             in_flight=self.settings.in_flight,
+            memory_limit=self.settings.memory_limit,
+            prefetch=prefetch,
         )
 
     def answer(self, decisions: Decisions) -> Assignment:

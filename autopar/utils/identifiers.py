@@ -9,14 +9,15 @@ import unicodedata
 FUNCTIONS = frozenset([
     "I", "Module", "N", "P", "R", "S", "all_gather_together", "batch_norm", "count_valid",
     "cross_entropy_sum", "expert_parallel", "padded_embedding", "per_shard", "replicate_together",
-    "routed_experts", "strided", "sync_batch_norm", "vocab_parallel_cross_entropy",
+    "routed_experts", "start_gather", "strided", "sync_batch_norm", "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
 ])  # fmt: skip
 """Names that emitted code imports from `autopar.runtime`, besides collectives."""
 WORDS = frozenset({*keyword.kwlist, "self", "torch", "F", "block", *dir(builtins)})
 """Names that variables of emitted code must not have."""
 MEMBERS = frozenset(
-    {"at", "constant", "device", "each", "forward", "mesh", "put", "recompute", "path_of", *dir(object)}
+    {"ahead", "at", "constant", "device", "each", "forward", "gather", "mesh", "put", "recompute",
+     "path_of", *dir(object)}
 )  # fmt: skip
 """Attributes of the emitted modules themselves."""
 

@@ -22,8 +22,8 @@ def figures(again: RecomputedFigures) -> Iterator[Check]:
     for name, mine, theirs in (
         (
             "estimate",
-            _of_estimate(stated.estimate) | {"buckets": stated.buckets},
-            _of_estimate(_as_far(found, stated)) | {"buckets": found.buckets},
+            _of_estimate(stated.estimate) | _of_runtime(stated),
+            _of_estimate(_as_far(found, stated)) | _of_runtime(found),
         ),
         ("shares", _of_shares(stated.shares), _of_shares(found.shares)),
     ):
@@ -57,6 +57,9 @@ def _of_estimate(estimate: Estimate) -> Figures:
     if estimate.parts is not None:
         named |= {f"parts.{key}": getattr(estimate.parts, key) for key in PARTS}
         named |= {f"parts.hideable on {axis}": s for axis, s in estimate.parts.hideable}
+        for early in estimate.parts.prefetched:
+            what = f"parts.prefetched on {early.axis}, {early.direction}"
+            named |= {f"{what}, hideable_s": early.hideable_s, f"{what}, covers_s": early.covers_s}
     named["operators"] = tuple(each.node for each in estimate.operators)
     for each in estimate.operators:
         keys = ("forward_s", "backward_s", "source", "forward_nbytes", "backward_nbytes")
@@ -65,6 +68,10 @@ def _of_estimate(estimate: Estimate) -> Figures:
         what = f"flow {place} ({flow.collective} on {flow.axis}, {flow.direction}, {flow.scope})"
         named |= {f"{what} {key}": getattr(flow, key) for key in ("calls", "nbytes", "seconds")}
     return named
+
+
+def _of_runtime(plan: Plan) -> Figures:
+    return {"buckets": plan.buckets, "prefetch": plan.prefetch}
 
 
 def _of_shares(shares: tuple[Share, ...]) -> Figures:

@@ -40,7 +40,7 @@ class RecomputedFigures:
     @cached_property
     def plan(self) -> Plan:
         """The plan assembled from the decisions, which must be candidates."""
-        return self.posed.assembled(self.decisions)
+        return self.posed.assembled(self.decisions, self.stated.prefetch)
 
     @cached_property
     def answer(self) -> Assignment:

@@ -17,6 +17,8 @@ from autopar.plans.estimate import Estimate, Flow, Parts
 from autopar.plans.plan import Plan
 from cost_models.hardware import Hardware
 
+AHEAD = ("all_gather", "reduce_scatter")
+"""What a loop that gathers ahead runs beside compute, of weights and of their gradients."""
 MOST_SLICES = 32
 """Maximum number of slices in which forward and backward are drawn: one per block, if not more."""
 
@@ -115,22 +117,28 @@ class _Step:
         each = [flow for flow in e.flows if flow.scope == "microbatch"]
         yield from self._sent(f for f in once if f.direction == "forward")
         begun = self.now
+        forward = [f for f in each if f.direction == "forward"]
+        ahead = self._ahead(forward)
+        forward = list(self._but_ahead(forward, ahead))
         for number in range(self.slices):
             self._evenly(rest + (number + 1) * kept + e.working_nbytes)
+            yield from self._beside(weights_of_blocks=sum(ahead.values()))
             yield from self._computed("forward", parts.forward_s / self.slices)
-            yield from self._part([f for f in each if f.direction == "forward"], number)
+            yield from self._part(forward, number)
         self._moments(begun, [(op.forward_s, op.forward_nbytes) for op in e.operators], rest)
         reduced = [f for f in once if f.direction == "backward"]
         beside = self._hidden(reduced)
-        hidden = sum(beside.values()) / self.slices
+        backward = [f for f in each if f.direction == "backward"]
+        ahead = self._ahead(backward)
+        backward = list(self._but_ahead(backward, ahead))
         back = self.now
         for number in reversed(range(self.slices)):
             self._evenly(rest + (number + 1) * kept + e.working_nbytes)
-            begun = self.now
+            yield from self._beside(
+                weights_of_blocks=sum(ahead.values()), reduce_gradients=sum(beside.values())
+            )
             yield from self._computed("backward", parts.backward_s / self.slices)
-            if hidden:
-                yield Span("communication", "reduce gradients", begun, begun + hidden, True)
-            yield from self._part([f for f in each if f.direction == "backward"], number)
+            yield from self._part(backward, number)
         in_turn = reversed(e.operators)
         self._moments(back, [(op.backward_s, op.backward_nbytes) for op in in_turn], rest)
         self.memory.append((self.now, float(rest)))
@@ -154,6 +162,26 @@ class _Step:
                 self.memory.append((begun + share * (self.now - begun), level))
             done += seconds
 
+    def _ahead(self, flows: list[Flow]) -> dict[str, float]:
+        """Return the hidden seconds of weights' communication among these flows, by axis."""
+        directions = {flow.direction for flow in flows}
+        early = [each for each in self.parts.prefetched if each.direction in directions]
+        sent = [flow for flow in flows if flow.collective in AHEAD]
+        before = _by_axis(sent, lambda f: f.seconds)
+        after = _by_axis(sent, self.flows.seconds)
+        return {
+            each.axis: min(
+                each.hideable_s * after[each.axis] / before[each.axis], each.covers_s * self.slow
+            )
+            for each in early
+            if before.get(each.axis)
+        }
+
+    def _but_ahead(self, flows: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
+        """Return the flows without what `_ahead` hides."""
+        exposed = self._exposed([flow for flow in flows if flow.collective in AHEAD], hidden)
+        return (next(exposed) if flow.collective in AHEAD else flow for flow in flows)
+
     def _hidden(self, reduced: list[Flow]) -> dict[str, float]:
         """Return the seconds of reductions hidden behind the backward, by axis.
 
@@ -175,10 +203,10 @@ class _Step:
         filled = min(1.0, (covers_s - sum(kept.values())) / more) if more else 0.0
         return {axis: s + (wanted[axis] - s) * filled for axis, s in kept.items()}
 
-    def _exposed(self, reduced: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
-        """Yield the exposed part of the reductions: the same share of all flows on an axis."""
-        whole = _by_axis(reduced, self.flows.seconds)
-        for flow in reduced:
+    def _exposed(self, flows: list[Flow], hidden: dict[str, float]) -> Iterator[Flow]:
+        """Yield the exposed part of these flows: the same share of all that are on an axis."""
+        whole = _by_axis(flows, self.flows.seconds)
+        for flow in flows:
             of = whole[flow.axis]
             share = 1 - hidden.get(flow.axis, 0.0) / of if of else 0.0
             yield replace(flow, seconds=flow.seconds * share)
@@ -188,6 +216,16 @@ class _Step:
         if seconds:
             yield Span("compute", what, self.now, self.now + seconds * self.pace)
             self.now += seconds * self.slow
+
+    def _beside(self, **seconds: float) -> Iterator[Span]:
+        """Yield a slice's part of communication that runs beside compute, one kind after the other."""
+        begun = self.now
+        for what, whole in seconds.items():
+            ended = begun + whole / self.slices
+            if ended > begun:
+                name = what.replace("_", " ")
+                yield Span("communication", name, begun, ended, True)
+            begun = ended
 
     def _part(self, flows: list[Flow], number: int) -> Iterator[Span]:
         """Yield one slice's communication.

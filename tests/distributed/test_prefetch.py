@@ -1,0 +1,123 @@
+"""Weights that are gathered one block ahead: the same numbers and bytes, in the predicted memory."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autopar.ir.blocks import Recompute
+from tests import models, parity, peaks
+from tests.daily import daily
+from tests.distributed import ahead_jobs
+from tests.distributed.test_parity import MESHES, run
+from tests.pool import Pool
+
+NEAR = 0.005
+"""How close a plan's peak comes to what is counted."""
+MORE = 0.1
+"""How much more it may be where blocks are recomputed, or share weights (docs/limits.md)."""
+GATHERS = "prefetch=True"
+"""What a loop says that gathers ahead."""
+
+
+@pytest.fixture(autouse=True)
+def prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every plan whose weights can be gathered ahead does it, whatever that gains."""
+    monkeypatch.setattr("autopar.sharding.assemble.WORTH", math.inf)
+
+
+PLACES = [
+    ("deep.gpt2", (2,), "fsdp", "none"),
+    ("deep.llama", (2,), "fsdp", "full"),
+    ("deep.bert", (2,), "fsdp", "selective"),
+    ("deep.llama", (2, 2), "fsdp_megatron", "none"),
+    ("deep.gpt2", (2, 2), "hsdp", "full"),
+    ("deep.llama", (2, 2), "fsdp", "none"),
+    ("deep.bert", (2, 2), "fsdp", "full"),
+    ("deep.gpt2", (4,), "fsdp", "none"),
+    ("deep.llama", (2, 2), "fsdp_megatron", "selective"),
+    ("deep.bert", (2, 2), "hsdp", "none"),
+    ("architectures.vit", (2,), "fsdp", "none"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "preset", "recompute"), daily(PLACES, [PLACES[0], PLACES[3], PLACES[4]])
+)
+def test_presets(
+    pool: Pool, name: str, shape: tuple[int, ...], preset: str, recompute: Recompute
+) -> None:
+    work = parity.preset_work(name, shape, preset, recompute)
+    assert GATHERS in work.source
+    run(pool, [work])
+
+
+@pytest.mark.parametrize(("name", "shape"), daily(
+    [(name, shape) for name in models.DEEP for shape in MESHES], [("deep.llama", (2, 2))]
+))  # fmt: skip
+def test_random_plans_of_equal_blocks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
+    works = [parity.random_work(name, shape, seed, True, alike=True) for seed in range(6)]
+    assert any("for block in" in work.source for work in works)
+    run(pool, works)
+
+
+def test_some_random_plans_gather_ahead() -> None:
+    """Or the test of them would be of plans that do not."""
+    sources = [
+        parity.random_work(name, shape, seed, True, alike=True).source
+        for name in models.DEEP
+        for shape in MESHES
+        for seed in range(6)
+    ]
+    assert sum(GATHERS in source for source in sources) >= 6
+
+
+MEMORY = [
+    ("heavy.encoder", (2,), "fsdp", "none"),
+    ("heavy.pairs", (2,), "fsdp", "none"),
+    ("deep.llama", (2,), "fsdp", "none"),
+    ("heavy.encoder", (2,), "fsdp", "full"),
+    ("heavy.encoder", (2,), "fsdp", "selective"),
+    ("heavy.encoder", (2, 2), "fsdp_megatron", "none"),
+    ("heavy.encoder", (2, 2), "hsdp", "none"),
+    ("heavy.encoder", (2, 2), "fsdp", "full"),
+    ("heavy.shared", (2,), "fsdp", "none"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "preset", "recompute"), daily(MEMORY, [MEMORY[0], MEMORY[3], MEMORY[6]])
+)
+def test_memory(
+    pool: Pool, name: str, shape: tuple[int, ...], preset: str, recompute: Recompute
+) -> None:
+    """Two blocks' weights are there at a time."""
+    plan, made = peaks.planned(name, shape, recompute, preset)
+    assert plan.prefetch and GATHERS in made.source
+    found = pool.run(math.prod(shape), peaks.peaks, made)[0]
+    above = NEAR if recompute == "none" and name != "heavy.shared" else MORE
+    assert (1 - NEAR) * found.most <= plan.estimate.memory_nbytes <= (1 + above) * found.most
+
+
+def test_gathers_start_one_block_ahead(pool: Pool) -> None:
+    """In the forward before a block runs, in the backward when the block behind has its weights."""
+    work = parity.preset_work("deep.llama", (2,), "fsdp", "none")
+    forward, backward = pool.run(2, ahead_jobs.order, work)[0]
+    assert forward == [
+        "start 0",
+        "start 1",
+        "run 0",
+        "start 2",
+        "run 1",
+        "start 3",
+        "run 2",
+        "run 3",
+    ]
+    steps = ["again 3", "again 2", "done 3", "again 1", "done 2", "again 0", "done 1", "done 0"]
+    assert backward == steps
+
+
+def test_evaluation_and_a_failed_step_leave_no_gather_behind(pool: Pool) -> None:
+    work = parity.preset_work("deep.llama", (2,), "fsdp", "none")
+    assert pool.run(2, ahead_jobs.failed_and_evaluated, work) == [True, True]
