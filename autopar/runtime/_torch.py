@@ -273,6 +273,13 @@ def unscale(gradients: list[torch.Tensor], found: torch.Tensor, factor: torch.Te
     torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, factor)
 
 
+def wrapper(kind: type[torch.Tensor], like: torch.Tensor) -> Any:
+    """Return a tensor of a subclass that has the looks of another tensor, and no data of its own."""
+    return torch.Tensor._make_wrapper_subclass(
+        kind, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
+    )
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """Return an identifier of the tensor's storage, which works on the meta device too."""
     return int(tensor.untyped_storage()._cdata)

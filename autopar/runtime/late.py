@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from autopar.runtime import _torch
+
 
 class Pending:
     """A collective on its way; `inputs` stay alive until it is done."""
@@ -56,9 +58,7 @@ class Late(torch.Tensor):
 
     @staticmethod
     def __new__(cls, made: torch.Tensor, pending: Pending) -> Late:
-        late: Late = torch.Tensor._make_wrapper_subclass(
-            cls, made.shape, strides=made.stride(), dtype=made.dtype, device=made.device
-        )
+        late: Late = _torch.wrapper(cls, made)
         late._made, late._pending = made, pending
         return late
 
