@@ -108,7 +108,9 @@ class Routes:
         key = (kind, size, tensor.dtype, tensor.differentiable, together, not tensor.shape)
         if key not in self._prices:
             self._prices[key] = self._priced(step, tensor, together)
-        return self._prices[key]
+        seconds, way = self._prices[key]
+        # The cached step may be one of a tensor of another shape.
+        return seconds, replace(step, forward=way.forward, backward=way.backward)
 
     def _priced(self, step: Step, tensor: Tensor, together: float) -> Priced:
         """Weights share messages and losses are summed late, so that autopar's collectives do it."""

@@ -56,7 +56,10 @@ FLAGS = {
         "model", "--mesh", "--batches", "--memories", "--hardware", "--optimizer", "--precision",
         "--output", "-o", "--database", "--sequence",
     },
-    "solve": {"problem", "--memory", "--solver", "--ilp"},
+    "solve": {
+        "problem", "--memory", "--solver", "--ilp", "--seconds", "--seed", "--rounds", "--processes",
+        "--output", "-o",
+    },
     "verify": {"plan", "model", "--hardware", "--bound", "--database", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),

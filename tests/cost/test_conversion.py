@@ -48,6 +48,17 @@ def test_every_pair_is_connected_by_table_steps(differentiable: bool) -> None:
         assert total == pytest.approx(closure.cost(source, target))
 
 
+def test_a_price_of_another_shape_brings_no_step_of_it() -> None:
+    """Prices are kept by size: a step along the third dim is none of a matrix."""
+    routes = Routes(MESH, _bytes_price, _bytes_price)
+    routes.closure(Tensor("t", (4, 6, 4), "float32", True), [Sharding((S(2), R)), Sharding((R, R))])
+    tensor = Tensor("u", (8, 12), "float32", True)
+    split, whole = Sharding((S(1), R)), Sharding((R, R))
+    closure = routes.closure(tensor, [split, whole])
+    found = closure.along(lambda step: _bytes_price(step, tensor), [split], [whole])
+    assert found[0, 0] == closure.cost(split, whole)
+
+
 def test_no_chain_beats_the_direct_price() -> None:
     tensor = Tensor("t", (8, 12), "float32", True)
     forms = _forms(True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -20,14 +22,14 @@ def gathers_again(returned: bool) -> int:
     calls = []
     shard = torch.ones(2, requires_grad=True)
 
-    def gather(shards: list[torch.Tensor]) -> list[torch.Tensor]:
+    def start(shards: list[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
         calls.append(shards)
-        return [torch.cat([x, x]) for x in shards]
+        return lambda: [torch.cat([x, x]) for x in shards]
 
     with regather.regathering():
         with regather.scope() as leaving:
             whole = torch.cat([shard, shard])
-            regather.remember([whole], [shard], gather)
+            regather.remember([whole], [shard], start)
             result = leaving((whole,) if returned else (whole + 1,))
         loss = whole.square().sum() + sum(x.sum() for x in result)
     loss.backward()
