@@ -9,7 +9,7 @@ inside is not seen: `routed_experts` reads the number of rows of each expert on 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -117,16 +117,24 @@ def _replaced() -> Iterator[None]:
     """Replace what fake tensors lack: coalesced collectives, and constants, which are copied once."""
 
     def gather(
-        made: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], group: dist.ProcessGroup
-    ) -> None:
+        made: Sequence[torch.Tensor],
+        parts: Sequence[torch.Tensor],
+        group: dist.ProcessGroup,
+        waits: bool = True,
+    ) -> Callable[[], object]:
         for whole, part in zip(made, parts, strict=True):
             _torch.all_gather_single(whole.view(-1), part.reshape(-1), group=group)
+        return lambda: None
 
     def scatter(
-        made: Sequence[torch.Tensor], wholes: Sequence[torch.Tensor], group: dist.ProcessGroup
-    ) -> None:
+        made: Sequence[torch.Tensor],
+        wholes: Sequence[torch.Tensor],
+        group: dist.ProcessGroup,
+        waits: bool = True,
+    ) -> Callable[[], object]:
         for part, whole in zip(made, wholes, strict=True):
             _torch.reduce_scatter_single(part.view(-1), whole.reshape(-1), group=group)
+        return lambda: None
 
     def constant(_: Any, values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(numpy.shape(values), dtype=dtype, device=device)
