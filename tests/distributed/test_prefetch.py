@@ -54,14 +54,15 @@ def test_presets(
 
 
 @pytest.mark.parametrize(("name", "shape"), daily(
-    [(name, shape) for name in models.DEEP for shape in MESHES], [("deep.llama", (2, 2))]
+    [(name, shape) for name in models.DEEP for shape in MESHES], [("deep.llama", (2,))]
 ))  # fmt: skip
 def test_random_plans_of_equal_blocks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
-    works = [parity.random_work(name, shape, seed, True, alike=True) for seed in range(6)]
+    works = [parity.random_work(name, shape, seed, True, alike=True) for seed in range(3)]
     assert any("for block in" in work.source for work in works)
     run(pool, works)
 
 
+@pytest.mark.slow
 def test_some_random_plans_gather_ahead() -> None:
     """Or the test of them would be of plans that do not."""
     sources = [
