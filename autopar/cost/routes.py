@@ -103,12 +103,16 @@ class Routes:
         return self._closures[key]
 
     def _cheapest(self, kind: Kind, step: Step, tensor: Tensor, together: float) -> Priced:
-        """Return a kind of step by the cheapest collectives, cached for tensors of this size."""
+        """Return a kind of step by the cheapest collectives, cached for tensors of this size.
+
+        Those tensors may have other dims: what is cached are the seconds and the collectives.
+        """
         size = math.prod(tensor.shape)
         key = (kind, size, tensor.dtype, tensor.differentiable, together, not tensor.shape)
         if key not in self._prices:
             self._prices[key] = self._priced(step, tensor, together)
-        return self._prices[key]
+        seconds, like = self._prices[key]
+        return seconds, replace(step, forward=like.forward, backward=like.backward)
 
     def _priced(self, step: Step, tensor: Tensor, together: float) -> Priced:
         """Weights share messages and losses are summed late, so that autopar's collectives do it."""
