@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import autopar
@@ -21,14 +23,17 @@ from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
 from autopar.errors import InputError, PlanError
 from autopar.ir.collectives import COLLECTIVES, Collective
-from autopar.ir.conversion import Step
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
-from autopar.ir.placement import I, P, R, Sharding
+from autopar.ir.placement import I, P, R, Sharding, Type
+from autopar.memory.messages import _Messages
+from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
 from autopar.profile import run_beside
 from autopar.render.text import show_operators, to_text
-from autopar.runtime.convert import _RUN
+from autopar.runtime._torch import fake_world
+from autopar.runtime.axes import Axis
+from autopar.runtime.convert import _RUN, step
 from autopar.sharding.asked import posed_for
 from autopar.utils.identifiers import FUNCTIONS
 from autopar.verify import certify
@@ -36,6 +41,7 @@ from autopar.verify.witness import witness
 from cost_models.exchanges import EXCHANGES
 from cost_models.hardware import load
 from tests import parity
+from tests.live import LiveBytes
 from tests.pool import Pool
 
 COLLECTIVE = """
@@ -53,6 +59,13 @@ COLLECTIVES.add("one_shot", Collective("P -> R | I | N", sends, one_shot))
 """
 """An all-reduce of half as many messages as a ring, and more bytes."""
 CPU = load("cpu")
+
+
+def small_plan() -> Plan:
+    """Two layers whose tensor is summed over ranks in between."""
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    batch = {"input": torch.ones(8, 8)}
+    return autopar.plan(layers, 2, batch, loss=torch.sum, hardware="cpu", preset="megatron")
 
 
 @contextmanager
@@ -109,46 +122,56 @@ def test_a_collective_is_used_where_it_is_cheaper(tmp_path: Path) -> None:
     mesh = Mesh.of(2)
     prices = Prices(mesh, CPU)
 
-    def chosen(rows: int, source: Sharding, target: Sharding) -> Step:
-        tensor, routes = Tensor("x", (rows, 64), "float32", True), Routes(mesh, *costs)
-        (step,) = routes.closure(tensor, (source, target)).path(source, target)
-        return step
+    def chosen(source: Type, target: Type, *shape: int, together: float = 0) -> tuple[str, str]:
+        tensor, ends = (
+            Tensor("x", shape, "float32", True),
+            (Sharding((source,)), Sharding((target,))),
+        )
+        routes = Routes(mesh, prices.step, prices.weight_step)
+        (step,) = routes.closure(tensor, ends, together).path(*ends)
+        return step.forward, step.backward
 
-    costs = prices.step, prices.weight_step
-    p, i, r = (Sharding((kind,)) for kind in (P, I, R))
     with added(tmp_path / "mine.py"):
-        few, many = (chosen(rows, p, r) for rows in (8, 2**17))
-        assert (few.forward, few.backward) == ("one_shot", "one_shot")
-        assert (many.forward, many.backward) == ("", "")
-        assert (chosen(8, i, r).forward, chosen(8, i, r).backward) == ("", "one_shot")
+        assert chosen(P, R, 8, 64) == ("one_shot", "one_shot")
+        assert chosen(P, I, 8, 64) == ("one_shot", "")
+        assert chosen(I, R, 8, 64) == ("", "one_shot")
+        assert chosen(P, R, 2**17, 64) == ("", ""), "large: the ring sends less"
+        assert chosen(P, I) == ("", ""), "a loss is summed beside the backward"
+        assert chosen(I, R, 8, 64, together=1.0) == ("", ""), "a weight shares its message"
 
 
-def test_a_collective_with_an_exchange_of_its_own(tmp_path: Path) -> None:
+def test_buffers_of_a_collective_are_those_that_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(COLLECTIVE)
+    tensor, ends = Tensor("x", (8, 8), "float32", True), (Sharding((P,)), Sharding((R,)))
+    conversion = Conversion("x", 0, *ends, forward="one_shot", backward="one_shot")
+    keeps = SimpleNamespace(graph=SimpleNamespace(tensors={"x": tensor}), mesh=Mesh.of(2))
+    with added(tmp_path / "mine.py"), fake_world(2), LiveBytes() as live:
+        said = _Messages(keeps).of((conversion,))  # type: ignore[arg-type]
+        assert dist.group.WORLD is not None
+        x = torch.ones(8, 8)
+        live.count([x])
+        made = step(x, Axis("x", dist.group.WORLD, 0, 2), P, R, "one_shot")
+        assert live.most - x.nbytes - made.nbytes == said.forward_nbytes == said.backward_nbytes
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_collective_with_an_exchange_of_its_own(tmp_path: Path, calls: int) -> None:
     """A kernel that does not use torch's collectives is priced by its own messages and bytes."""
     (tmp_path / "mine.py").write_text(
-        COLLECTIVE.replace("from autopar.runtime", "from cost_models.exchanges import Exchange\n"
-        "from autopar.runtime").replace('"all_gather", ranks * nbytes', '"one_shot", nbytes')
-        .replace("one_shot))", "one_shot, Exchange(lambda n: 1, lambda n: n - 1)))")
-    )  # fmt: skip
+        COLLECTIVE.replace("ranks * nbytes)]", f"nbytes)] * {calls}")
+        .replace('"all_gather"', '"one_shot"')
+        .replace(
+            "import S, kernels", "import S, kernels\nfrom cost_models.exchanges import Exchange"
+        )
+        .replace("one_shot))", "one_shot, Exchange(lambda n: 0.1, lambda n: n - 1)))")
+    )
     with added(tmp_path / "mine.py"):
-        made = autopar.plan(
-            nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)),
-            2,
-            {"input": torch.ones(8, 8)},
-            loss=torch.sum,
-            hardware="cpu",
-            preset="megatron",
-        )
-        assert {flow.collective for flow in made.estimate.flows} >= {"one_shot"}
-        link = Prices(Mesh.of(2), CPU).links[0]
-        (flow,) = (
-            f
-            for f in made.estimate.flows
-            if f.collective == "one_shot" and f.direction == "forward"
-        )
-        late_s = Prices(Mesh.of(2), CPU).late(0)
-        wanted_s = flow.calls * (link.latency_s + late_s) + flow.nbytes / link.bytes_per_s
-        assert flow.seconds == pytest.approx(wanted_s)
+        (flow,) = (flow for flow in small_plan().estimate.flows if flow.direction == "forward")
+        assert (flow.collective, flow.calls, flow.nbytes) == ("one_shot", calls, calls * 8 * 8 * 4)
+        prices = Prices(Mesh.of(2), CPU)
+        link, late_s = prices.links[0], prices.late(0)
+        one_s = 0.1 * link.latency_s + 8 * 8 * 4 / link.bytes_per_s + late_s
+        assert flow.seconds == pytest.approx(calls * one_s)
 
 
 def refused(name: str, record: Collective) -> str:

@@ -124,3 +124,14 @@ def test_a_step_that_only_changes_the_type_is_free_where_nothing_is_sent() -> No
     (summed,) = step.traffic(tensor.shape, tensor.itemsize, MESH, True)
     assert prices.step(step, tensor) == prices.awaited(summed)
     assert prices.forward(step, tensor) == 0.0
+
+
+def test_tensors_of_one_size_have_steps_of_their_own() -> None:
+    """Their prices are shared, but a step's dims are those of its tensor."""
+    routes, seen = Routes(MESH, _bytes_price, _bytes_price), []
+    for shape, split in (((4, 4, 8), S(2)), ((128,), S(0))):
+        tensor, ends = Tensor("t", shape, "float32", True), (Sharding((R, split)), Sharding((R, R)))
+        closure = routes.closure(tensor, ends)
+        found = closure.along(lambda step: float(seen.append(step) or 1.0), ends[:1], ends[1:])
+        assert found.tolist() == [[1.0]]
+    assert [step.source[1] for step in seen] == [S(2), S(0)]
