@@ -19,6 +19,7 @@ from autopar.cli.values import print_json
 from autopar.errors import InputError, PlanError
 from autopar.pipeline.planner.read import read_workload
 from autopar.pipeline.planner.throughput import ThroughputPlan, least_load
+from autopar.pipeline.planner.workload import Workload
 from autopar.render.text import solution
 from autopar.render.text.loaded import loaded
 from autopar.request.options import nbytes
@@ -74,19 +75,16 @@ def command(
     writable(output, reads=[problem])
     text = text_of(problem, "the problem")
     content = _parsed(text)
-    if seconds is not None or is_contest(content):
+    if is_contest(content) or (seconds is not None and _workload(text, content, problem) is None):
         wanted = Wanted(started, seconds, seed, rounds, processes)
         wanted.check(ilp or solver != "elimination")
         solve_timed(text, content, problem, _limit(memory), wanted, output, as_json)
         return
-    if rounds is not None or seed or processes > 1:
+    if seconds is None and (rounds is not None or seed or processes > 1):
         raise InputError("--seed, --rounds and --processes are for a search of --seconds.")
-    try:
-        workload = read_workload(text, content)
-    except PlanError as error:
-        raise PlanError(f"{problem}: {error}") from None
+    workload = _workload(text, content, problem)
     if workload is not None:
-        _refuse_flags(memory, solver, ilp, output)
+        _refuse_flags(memory, solver, ilp, output, seconds)
         with working("solving"):
             plan = least_load(workload)
         _show(plan, loaded(workload, plan, time.perf_counter() - started), as_json)
@@ -111,12 +109,23 @@ def _parsed(text: str) -> object:
         return None
 
 
-def _refuse_flags(memory: str | None, solver: str, ilp: bool, output: Path | None) -> None:
+def _workload(text: str, content: object, problem: Path) -> Workload | None:
+    """Return a pipeline's layers, if the file has them; raise `PlanError` that names the file."""
+    try:
+        return read_workload(text, content)
+    except PlanError as error:
+        raise PlanError(f"{problem}: {error}") from None
+
+
+def _refuse_flags(
+    memory: str | None, solver: str, ilp: bool, output: Path | None, seconds: float | None
+) -> None:
     """Raise `InputError` for flags of problems: a workload has its own limits and algorithm."""
-    if memory is not None or ilp or solver != "elimination" or output is not None:
+    is_plain = memory is None and output is None and seconds is None
+    if not is_plain or ilp or solver != "elimination":
         raise InputError(
-            "--memory, --solver, --ilp and -o are for problems; a file of a pipeline's layers has the "
-            "memory of its pools. Leave them out."
+            "--memory, --solver, --ilp, --seconds and -o are for problems; a file of a pipeline's "
+            "layers has the memory of its pools. Leave them out."
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autopar.cli.output import console, save, working
@@ -29,7 +30,9 @@ class Wanted:
     processes: int
 
     def check(self, has_solver: bool) -> None:
-        """Raise `InputError` where another solver is named."""
+        """Raise `InputError` where another solver is named, or the seconds are no number."""
+        if self.seconds is not None and math.isnan(self.seconds):
+            raise InputError("--seconds is a number of seconds, such as 60.")
         if has_solver:
             raise InputError("--solver and --ilp are without --seconds. Leave them out.")
 
@@ -87,7 +90,7 @@ def solve_timed(
                 "states": states,
                 "method": "lagrange",
                 "seed": wanted.seed,
-                "work": vars(found.work),
+                "work": asdict(found.work),
                 "left": found.left,
                 "took_s": took_s,
             }

@@ -90,6 +90,6 @@ class PlanData:
     def digest(self) -> str:
         """Twelve hex digits that identify all decisions; estimates and versions are not included."""
         body = (self.graph_digest, str(self.mesh), self.choices, self.parameters, self.conversions)
-        return hashlib.sha256(repr((body, self.precision, self.recompute)).encode()).hexdigest()[
-            :12
-        ]
+        # A plan without prefetch has the digest that it always had.
+        decided = (body, self.precision, self.recompute, *(["prefetch"] if self.prefetch else []))
+        return hashlib.sha256(repr(decided).encode()).hexdigest()[:12]

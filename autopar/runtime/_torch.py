@@ -220,18 +220,7 @@ def all_gather_many(
 
     Return what waits for it, unless that was done (`waits`).
     """
-    if len(made) == 1:
-        whole, part = made[0].view(-1), parts[0].reshape(-1)
-        work = all_gather_single(whole, part, group=group, async_op=not waits)
-        return _nothing if work is None else work.wait
-    with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
-        for whole, part in zip(made, parts, strict=True):
-            all_gather_single(whole.view(-1), part.reshape(-1), group=group)
-    return _nothing if waits else manager.wait
-
-
-def _nothing() -> None:
-    pass
+    return _together(all_gather_single, made, parts, group, waits)
 
 
 def reduce_scatter_many(
@@ -244,14 +233,28 @@ def reduce_scatter_many(
 
     Return what waits for it, unless that was done (`waits`).
     """
+    return _together(reduce_scatter_single, made, wholes, group, waits)
+
+
+def _together(
+    collective: Callable[..., Any],
+    made: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor],
+    group: dist.ProcessGroup,
+    waits: bool,
+) -> Callable[[], object]:
+    """Run a collective on each pair of tensors, flat, all in one; return what waits for it."""
     if len(made) == 1:
-        part, whole = made[0].view(-1), wholes[0].reshape(-1)
-        work = reduce_scatter_single(part, whole, group=group, async_op=not waits)
+        work = collective(made[0].view(-1), given[0].reshape(-1), group=group, async_op=not waits)
         return _nothing if work is None else work.wait
     with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
-        for part, whole in zip(made, wholes, strict=True):
-            reduce_scatter_single(part.view(-1), whole.reshape(-1), group=group)
+        for into, tensor in zip(made, given, strict=True):
+            collective(into.view(-1), tensor.reshape(-1), group=group)
     return _nothing if waits else manager.wait
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextmanager

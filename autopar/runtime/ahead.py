@@ -8,7 +8,6 @@ same gathers in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -37,13 +36,11 @@ class Ahead:
         if self._started is None:
             self._started = self.begin()
 
-    @contextmanager
-    def running_again(self) -> Iterator[None]:
+    def start_again(self) -> None:
         """Start the gather, and that of the block before: this one is recomputed for the backward."""
         self.start()
         if self.before is not None:
             self.before.start()
-        yield
 
     def take(self) -> Started:
         """Return the gather, which is started if it was not."""

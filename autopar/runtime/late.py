@@ -54,17 +54,17 @@ class Late(torch.Tensor):
     """A result of a pending collective.  Any operator but autograd's hand-over waits for it."""
 
     _made: torch.Tensor
-    _pending: Pending
+    pending: Pending
 
     @staticmethod
     def __new__(cls, made: torch.Tensor, pending: Pending) -> Late:
         late: Late = _torch.wrapper(cls, made)
-        late._made, late._pending = made, pending
+        late._made, late.pending = made, pending
         return late
 
     def ready(self) -> torch.Tensor:
         """Wait, and return the plain tensor."""
-        self._pending.wait()
+        self.pending.wait()
         return self._made
 
     @classmethod
@@ -76,6 +76,6 @@ class Late(torch.Tensor):
         kwargs: Any = None,
     ) -> Any:
         if func is torch.ops.aten.detach.default:
-            return cls(args[0]._made, args[0]._pending)
+            return cls(args[0]._made, args[0].pending)
         args, kwargs = tree_map_only(Late, Late.ready, (args, kwargs or {}))
         return func(*args, **kwargs)

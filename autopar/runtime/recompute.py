@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,17 +46,24 @@ def run(forward: Forward, mode: str, args: tuple[Any, ...], ahead: Ahead | None 
 
     def contexts() -> Contexts:
         first, again = _selective() if mode == "selective" else _nothing()
-        return first, again if ahead is None else _one_after_the_other(ahead.running_again(), again)
+        return first, again if ahead is None else _Again(ahead, again)
 
     return checkpoint(once, *args, use_reentrant=False, context_fn=contexts)
 
 
-@contextmanager
-def _one_after_the_other(
-    first: AbstractContextManager[Any], second: AbstractContextManager[Any]
-) -> Iterator[None]:
-    with first, second:
-        yield
+@dataclass(frozen=True)
+class _Again(AbstractContextManager[Any]):
+    """Of a second run, or of several where the graph is retained: its gathers start before it."""
+
+    ahead: Ahead
+    inner: AbstractContextManager[Any]
+
+    def __enter__(self) -> Any:
+        self.ahead.start_again()
+        return self.inner.__enter__()
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self.inner.__exit__(*raised)
 
 
 def _again(forward: Forward, args: tuple[Any, ...]) -> Any:

@@ -16,7 +16,7 @@ from autopar.plans.buckets import buckets
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
-from autopar.runtime.late import Late, ready
+from autopar.runtime.late import Late, Pending, ready
 from autopar.runtime.padded_layout import kept_here
 from autopar.runtime.sharded_parameter import ShardedParameter
 
@@ -56,6 +56,8 @@ class Reducer:
         self._running: int | None = None
         """Number of the backward that is running, or that failed; None if there is none."""
         self._launched = 0
+        self._coming: list[tuple[ShardedParameter, Pending]] = []
+        """Gradients that collectives of the running backward are still filling."""
         self._hooks = [self._watch(place) for place in range(len(self._slots))]
 
     def _watch(self, place: int) -> Callable[[], None]:
@@ -91,7 +93,10 @@ class Reducer:
 
     def abandon(self) -> None:
         """Discard a backward that failed on all ranks, and restore the state before it."""
-        self._await_late()
+        for slot in self._slots:
+            if slot.leaf.grad is not None:
+                ready(slot.leaf.grad)
+        self._coming = []
         for place, bucket in enumerate(self.buckets):
             bucket.abandon(place < self._launched)
         for slot in self._slots:
@@ -132,6 +137,30 @@ class Reducer:
         if not self.synchronises:
             slot.touch(keeps=not slot.pending)
             return
+        gradient = slot.leaf.grad
+        if isinstance(gradient, Late):
+            self._take_coming(but=gradient.pending)
+            self._coming.append((slot, gradient.pending))
+            slot.touch(keeps=True)  # until it is taken
+        else:
+            self._take(slot)
+
+    def _take_coming(self, but: Pending | None = None) -> None:
+        """Take the gradients that collectives of the backward filled, but those of one collective.
+
+        Such a collective is followed by the next one of its loop, which waits for it.  So the backward
+        has gone on meanwhile, and all ranks take the same gradients at the same time.
+        """
+        came = [slot for slot, pending in self._coming if pending is not but]
+        self._coming = [(slot, pending) for slot, pending in self._coming if pending is but]
+        for slot in came:
+            if slot.leaf.grad is not None:
+                slot.leaf.grad = ready(slot.leaf.grad)
+            slot.untouch()
+            self._take(slot)
+
+    def _take(self, slot: ShardedParameter) -> None:
+        """Take a gradient that is there."""
         if id(slot) not in self._where:
             if slot.leaf.grad is not None:  # autograd also calls the hook without a gradient
                 self._arrived_alone(slot)
@@ -156,19 +185,15 @@ class Reducer:
             self.buckets[self._launched].launch()
             self._launched += 1
 
-    def _await_late(self) -> None:
-        """Wait for the gradients that collectives of the backward are still filling."""
-        for slot in self._slots:
-            if isinstance(slot.leaf.grad, Late):
-                slot.leaf.grad = ready(slot.leaf.grad)
-
     def _finish(self) -> None:
-        self._await_late()
         if self.synchronises:
+            self._take_coming()
             self._synchronise()
         else:
             for slot in self._slots:
-                self._show(slot)
+                if slot.leaf.grad is not None:
+                    slot.leaf.grad = ready(slot.leaf.grad)
+                    self._show(slot, slot.leaf.grad)
         for slot in self._slots:
             slot.untouch()
         self._running = None
@@ -189,13 +214,11 @@ class Reducer:
         """Set a gradient that needs no sum over ranks, at once: the leaf's copy is freed early."""
         assert slot.leaf.grad is not None
         slot.touch(keeps=False)
-        slot.settle(slot.entry.cut(ready(slot.leaf.grad).to(slot.local.dtype)))
+        slot.settle(slot.entry.cut(slot.leaf.grad.to(slot.local.dtype)))
 
-    def _show(self, slot: ShardedParameter) -> None:
+    def _show(self, slot: ShardedParameter, sums: torch.Tensor) -> None:
         """Show this rank's sums so far in `p.grad`; contributions of other ranks are missing."""
-        if slot.leaf.grad is None:
-            return
-        part = slot.pieces.view(slot.leaf.grad.contiguous())
+        part = slot.pieces.view(sums.contiguous())
         for hop, size in zip(
             reversed([hop for hop in slot.hops if hop.gathers]), slot.pieces.leading, strict=True
         ):

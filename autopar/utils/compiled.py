@@ -1,4 +1,7 @@
-"""Compiles a numeric function with numba; what was compiled is kept beside the source."""
+"""Compiles a numeric function with numba; what was compiled is kept beside the source.
+
+Where neither that folder nor the user's own cache may be written, each process compiles anew.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +18,8 @@ def compiled(function: Function) -> Function:
 
     Costs are infinite but never NaN, so minima may be taken in any order (several at a time).
     """
-    return cast(Function, numba.njit(cache=True, fastmath={"nnan", "nsz"})(function))
+    promised = {"nnan", "nsz"}
+    try:
+        return cast(Function, numba.njit(cache=True, fastmath=promised)(function))
+    except RuntimeError:  # numba finds no place for its cache
+        return cast(Function, numba.njit(fastmath=promised)(function))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -119,6 +120,29 @@ def test_gathers_start_one_block_ahead(pool: Pool) -> None:
     assert backward == steps
 
 
-def test_evaluation_and_a_failed_step_leave_no_gather_behind(pool: Pool) -> None:
-    work = parity.preset_work("deep.llama", (2,), "fsdp", "none")
-    assert pool.run(2, ahead_jobs.failed_and_evaluated, work) == [True, True]
+PLACES_OF_HABITS = [((2,), "fsdp", "none"), ((2,), "fsdp", "full"), ((2, 2), "hsdp", "none")]
+
+
+@pytest.mark.parametrize(("shape", "preset", "recompute"), PLACES_OF_HABITS)
+@pytest.mark.parametrize("habit", [ahead_jobs.evaluated, ahead_jobs.failed, ahead_jobs.accumulated])
+def test_habits(
+    pool: Pool,
+    habit: Callable[[parity.Work], None],
+    shape: tuple[int, ...],
+    preset: str,
+    recompute: Recompute,
+) -> None:
+    """Failures, evaluation, retained graphs, accumulation, with gradients on their way."""
+    work = parity.preset_work("deep.llama", shape, preset, recompute)
+    assert GATHERS in work.source
+    pool.run(math.prod(shape), habit, work)
+
+
+@pytest.mark.parametrize(("shape", "preset", "recompute"), PLACES_OF_HABITS)
+def test_the_backward_goes_on(
+    pool: Pool, shape: tuple[int, ...], preset: str, recompute: Recompute
+) -> None:
+    """Nothing else waits for a reduction; the gradients of four blocks are summed in four."""
+    work = parity.preset_work("deep.llama", shape, preset, recompute)
+    for events in pool.run(math.prod(shape), ahead_jobs.waits, work):
+        assert events == ["next", "next", "next", "end"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from autopar.ir.blocks import MODES, Recompute
 from tests import parity
 from tests.asynchronous import Run, check_run
 from tests.daily import daily
@@ -34,6 +35,31 @@ def strict() -> Iterator[Pool]:
 def test_presets(strict: Pool, name: str, shape: tuple[int, ...]) -> None:
     works = [parity.preset_work(name, shape, preset) for preset in PRESETS]
     strict.run(math.prod(shape), parity.check_all, works, limit_s=300)
+
+
+@pytest.mark.parametrize(
+    ("shape", "preset", "recompute"),
+    daily(
+        [
+            (shape, preset, mode)
+            for shape, preset in (((2,), "fsdp"), ((4,), "fsdp"), ((2, 2), "hsdp"))
+            for mode in MODES
+        ],
+        [((2,), "fsdp", "none")],
+    ),
+)
+def test_gathers_ahead(
+    strict: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...],
+    preset: str,
+    recompute: Recompute,
+) -> None:
+    """What is on its way is poisoned until it is waited for."""
+    monkeypatch.setattr("autopar.sharding.assemble.WORTH", math.inf)
+    work = parity.preset_work("deep.llama", shape, preset, recompute)
+    assert "prefetch=True" in work.source
+    strict.run(math.prod(shape), parity.check_all, [work], limit_s=300)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def header(plan: Plan) -> Table:
         "preset": plan.preset or "none, the solver chose",
         "constraints": listed(plan.asked.constraints),
         "padding": compared(plan),
+        "prefetch": "weights of the next block of a loop" if plan.prefetch else "",
         "searched": _searched(plan.search),
         "solver": f"{seconds(plan.objective_s)} by its count, {proved}",
         "optimizer": plan.optimizer,

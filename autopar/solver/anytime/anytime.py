@@ -53,8 +53,9 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """The cost above the bound, as a part of the cost."""
-        return 0.0 if self.cost == self.bound else (self.cost - self.bound) / abs(self.cost)
+        """The cost above the bound, as a part of the cost; infinite where that is zero."""
+        apart = self.cost - self.bound
+        return 0.0 if apart == 0.0 else apart / abs(self.cost) if self.cost else np.inf
 
 
 class Anytime:
@@ -67,6 +68,8 @@ class Anytime:
         self.search = Search(self.root.tables, seed)
         first = Branch.root(self.root)
         self.open: list[Branch] = [first]
+        self.closed = np.inf
+        """The least bound of the parts that are not searched further."""
         self.prices = first.ascent.prices
         self.dearest = _dearest(self.root) * (1 + 2 * CLOSED)
         self.rounds = self.sweeps = self.branches = 0
@@ -81,13 +84,13 @@ class Anytime:
 
     @property
     def bound(self) -> float:
-        """The best bound so far."""
-        return min([self.cost, *(branch.bound for branch in self.open)])
+        """The best bound so far: parts that are closed may still undercut the cost by rounding."""
+        return min([self.cost, self.closed, *(branch.bound for branch in self.open)])
 
     @property
     def done(self) -> bool:
-        """Whether the answer is the best, or no rest is open."""
-        return not self.open or self.bound >= self.enough
+        """Whether no part is open: the answer is the best, but for rounding."""
+        return not self.open
 
     @property
     def enough(self) -> float:
@@ -114,6 +117,12 @@ class Anytime:
             self.open.remove(branch)
             self.open += branch.split(self.cost)
             self.branches += 1
+        self._close_parts()
+
+    def _close_parts(self) -> None:
+        """Leave parts that have no better assignment, but for rounding."""
+        done = [each for each in self.open if each.bound >= self.enough]
+        self.closed = min([self.closed, *(each.bound for each in done)])
         self.open = [each for each in self.open if each.bound < self.enough]
 
     def _advance(self, branch: Branch) -> Reading | None:

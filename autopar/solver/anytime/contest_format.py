@@ -15,6 +15,8 @@ from autopar.solver.anytime.timed_problem import Array, Pair, Span, TimedProblem
 
 FORBIDDEN = 1e17
 """Costs from here on forbid: the contest writes 1e18 and sums of it."""
+LAST = 10**7
+"""The last time; the contest's problems have some ten thousands."""
 
 
 def timed_problem(content: object, source: str) -> TimedProblem:
@@ -97,6 +99,13 @@ def _pairs(edges: object, costs: list[Array]) -> tuple[Pair, ...]:
     return tuple(found)
 
 
+def _limit(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise PlanError("problem.usage_limit is too large.") from None
+
+
 def _bytes(problem: object, nodes: object, costs: list[Array]) -> tuple[tuple[Span, ...], Array]:
     usages = _lists(nodes, "usages", "problem.nodes.")
     intervals = _field(nodes, "intervals", list, "problem.nodes.")
@@ -105,13 +114,13 @@ def _bytes(problem: object, nodes: object, costs: list[Array]) -> tuple[tuple[Sp
             f"problem.nodes has {len(costs)} costs, {len(usages)} usages and {len(intervals)} "
             "intervals: one each per node."
         )
-    limit = _field(problem, "usage_limit", (int, float), "problem.")
+    limit = _limit(_field(problem, "usage_limit", (int, float), "problem."))
     spans = []
     for index, (usage, interval) in enumerate(zip(usages, intervals, strict=True)):
         start, stop = _whole(interval, f"problem.nodes.intervals[{index}]")
-        if not 0 <= start <= stop:
+        if not 0 <= start <= stop <= LAST:
             raise PlanError(
-                f"problem.nodes.intervals[{index}] is [{start}, {stop}]: not a time from 0 on."
+                f"problem.nodes.intervals[{index}] is [{start}, {stop}]: not a time from 0 to {LAST}."
             )
         if len(usage) != len(costs[index]):
             raise PlanError(
@@ -122,4 +131,4 @@ def _bytes(problem: object, nodes: object, costs: list[Array]) -> tuple[tuple[Sp
         if stop > start and np.any(usage > 0):
             spans.append(Span(index, start, stop, usage))
     last = max((span.stop for span in spans), default=0)
-    return tuple(spans), np.full(last, float(limit))
+    return tuple(spans), np.full(last, limit)

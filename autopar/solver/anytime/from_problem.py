@@ -14,7 +14,7 @@ def from_problem(problem: Problem, limits: Limits = None) -> TimedProblem:
 
     A factor over more than two variables, or with bytes, becomes a variable: its states are the
     combinations that are not forbidden, and a pair with each variable of its scope says which.
-    Raises `PlanError` for uncovered seconds, which are no sum.
+    Raises `PlanError` for uncovered seconds, which are no sum, and for costs beyond `MOST`.
     """
     if any(table.uncovered is not None and np.any(table.uncovered) for table in problem.tables):
         raise PlanError(
@@ -33,7 +33,9 @@ def from_problem(problem: Problem, limits: Limits = None) -> TimedProblem:
         else:
             _add(factor, given, costs, pairs, spans)
     most = np.array([limit.nbytes for limit in given], dtype=np.float64)
-    return TimedProblem(tuple(costs), tuple(pairs), tuple(spans), most)
+    found = TimedProblem(tuple(costs), tuple(pairs), tuple(spans), most)
+    found.check()
+    return found
 
 
 def _add(

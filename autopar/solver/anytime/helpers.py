@@ -8,8 +8,11 @@ answers, however fast each process is.
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+from autopar.errors import AutoparError
 from autopar.solver.anytime.search import Search
 from autopar.solver.anytime.tables import Index, Tables
 from autopar.solver.anytime.timed_problem import Array
@@ -28,9 +31,8 @@ class Helpers:
         self._processes = []
         for number in range(count):
             mine, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(theirs, tables, seed + 1 + number), daemon=True
-            )
+            args = (theirs, tables, seed + 1 + number, [*self._pipes, mine])
+            process = context.Process(target=_serve, args=args, daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(mine)
@@ -38,12 +40,14 @@ class Helpers:
 
     def give(self, prices: Array, states: Index | None, moves: int) -> None:
         """Have each helper make moves from an assignment."""
-        for pipe in self._pipes:
-            pipe.send((prices, states, moves))
+        with _ended():
+            for pipe in self._pipes:
+                pipe.send((prices, states, moves))
 
     def answers(self) -> list[Index]:
         """Wait for all helpers; return the assignments that they found."""
-        found = [pipe.recv() for pipe in self._pipes]
+        with _ended():
+            found = [pipe.recv() for pipe in self._pipes]
         return [states for states in found if states is not None]
 
     def close(self) -> None:
@@ -55,8 +59,23 @@ class Helpers:
             process.join()
 
 
-def _serve(pipe: Connection, tables: Tables, seed: int) -> None:
-    """Answer each task until the pipe is closed."""
+@contextmanager
+def _ended() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError):
+        raise AutoparError(
+            "A process that searches has ended, perhaps for want of memory. Take fewer processes."
+        ) from None
+
+
+def _serve(pipe: Connection, tables: Tables, seed: int, inherited: Sequence[Connection]) -> None:
+    """Answer each task until the pipe is closed, also by the end of the first process.
+
+    `inherited` are the first process' ends of pipes: while they are open here, none is closed.
+    """
+    for each in inherited:
+        each.close()
     search = Search(tables, seed)
     while True:
         try:
