@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,9 +29,7 @@ class Wanted:
     processes: int
 
     def check(self, has_solver: bool) -> None:
-        """Raise `InputError` where another solver is named, or the seconds are no number."""
-        if self.seconds is not None and math.isnan(self.seconds):
-            raise InputError("--seconds is a number of seconds, such as 60.")
+        """Raise `InputError` where another solver is named."""
         if has_solver:
             raise InputError("--solver and --ilp are without --seconds. Leave them out.")
 

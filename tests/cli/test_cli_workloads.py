@@ -68,6 +68,7 @@ def test_it_is_the_librarys_answer(tmp_path: Path) -> None:
             "layers.json: this is not an input of dnn-partitioning",
         ),
         (PIPER, ("--memory", "1GiB"), "a file of a pipeline's layers has the memory of its pools"),
+        (PIPER, ("--seconds", "1"), "a file of a pipeline's layers has the memory of its pools"),
         (PIPER, ("--solver", "ilp"), "a file of a pipeline's layers has the memory of its pools"),
         (PIPER | {"maxMemoryPerDevice": 1e-9}, (), "no range of layers fits into any pool"),
         ({"nodes": []}, (), "layers.json"),

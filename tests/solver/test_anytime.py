@@ -6,22 +6,30 @@ import contextlib
 import gzip
 import itertools
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.errors import InfeasibleError, PlanError
-from autopar.solver.anytime.anytime import Solution, solve_anytime
+from autopar.errors import AutoparError, InfeasibleError, PlanError
+from autopar.solver.anytime import enumeration
+from autopar.solver.anytime.anytime import Anytime, Solution, Work, solve_anytime
 from autopar.solver.anytime.contest_format import timed_problem
 from autopar.solver.anytime.from_problem import from_problem
 from autopar.solver.anytime.timed_problem import Pair, Span, TimedProblem
 from autopar.solver.anytime.times import reduced_times
 from autopar.solver.problem import Array, Factor, Limit, Problem, Variable, brute_force
+from autopar.utils.compiled import compiled
 from tests.cli.commands import run
 
 SMALL = Path(__file__).parent / "contest_small.json"
@@ -68,18 +76,27 @@ def check(problem: TimedProblem, found: Solution) -> None:
     assert found.bound <= found.cost
 
 
+@contextlib.contextmanager
+def enumerating(most: int) -> Iterator[None]:
+    """Parts with so many assignments are enumerated; with none, bounds and branches have to do it."""
+    with mock.patch.object(enumeration, "MOST", most):
+        yield
+
+
 def solved(problem: TimedProblem, seed: int = 0) -> Solution | None:
     try:
-        return solve_anytime(problem, 60.0, seed, rounds=60)
+        return solve_anytime(problem, 60.0, seed, rounds=1000)
     except InfeasibleError:
         return None
 
 
-@given(timed_problems())
-@settings(max_examples=300, deadline=None)
-def test_equals_brute_force(problem: TimedProblem) -> None:
+@pytest.mark.parametrize("most", [enumeration.MOST, 8, 0])
+@given(problem=timed_problems())
+@settings(max_examples=200, deadline=None)
+def test_equals_brute_force(most: int, problem: TimedProblem) -> None:
     problem.check()
-    expected, found = least(problem), solved(problem)
+    with enumerating(most):
+        expected, found = least(problem), solved(problem)
     assert (found is None) == (expected == np.inf)
     if found is not None:
         check(problem, found)
@@ -92,7 +109,7 @@ def test_equals_brute_force(problem: TimedProblem) -> None:
 def test_bounds_of_every_round_hold(problem: TimedProblem) -> None:
     expected = least(problem)
     bounds: list[float] = []
-    with contextlib.suppress(InfeasibleError):
+    with contextlib.suppress(InfeasibleError), enumerating(0):
         solve_anytime(problem, 60.0, rounds=8, watch=lambda run: bounds.append(run.bound))
     assert all(bound <= expected + 1e-6 for bound in bounds)
 
@@ -140,7 +157,8 @@ def test_sums_and_several_limits_are_special_cases(given: tuple[Problem, list[Li
     problem, limits = given
     expected = brute_force(problem, limits)
     try:
-        found = solved(from_problem(problem, limits))
+        with enumerating(0):
+            found = solved(from_problem(problem, limits))
     except InfeasibleError:
         found = None
     assert (found is None) == (expected is None)
@@ -255,6 +273,10 @@ def test_the_contest_format_is_read() -> None:
         (("problem", "nodes", "usages"), [[1]], r"5 costs, 1 usages and 5 intervals"),
         (("problem", "nodes", "intervals", 0), [3, 1], r"intervals\[0\] is \[3, 1\]"),
         (("problem", "nodes", "intervals", 0), [3], r"intervals\[0\] is not a pair"),
+        (("problem", "usage_limit"), 10**400, r"usage_limit is too large"),
+        (("problem", "nodes", "costs", 1), [10**400, 1], r"costs\[1\] is not a list of numbers"),
+        (("problem", "nodes", "intervals", 0), [0, 10**15], r"intervals\[0\] is \[0, 10000000"),
+        (("problem", "nodes", "intervals", 0), [0, 10**400], r"intervals\[0\] is \[0, 1000000"),
         (("problem", "edges", "nodes", 0), [0, 9], r"edges\.nodes\[0\] is \[0, 9\]"),
         (("problem", "edges", "nodes", 0), [0, 0], r"edges\.nodes\[0\] is \[0, 0\]"),
         (("problem", "edges", "nodes", 0), [0, 1.5], r"edges\.nodes\[0\] is not a pair"),
@@ -283,3 +305,61 @@ def test_the_command_solves_and_writes(tmp_path: Path) -> None:
     assert json.loads(states.read_text())["states"] == printed["states"]
     assert printed["cost"] == printed["bound"] == problem.cost(printed["states"])
     assert printed["gap"] == 0
+
+
+def test_the_command_refuses_what_it_cannot_do() -> None:
+    """A time that is no number would never be over."""
+    assert run("solve", SMALL, "--seconds", "nan").exit_code == 2
+    assert "--solver" in run("solve", SMALL, "--seconds", 1, "--ilp").output
+
+
+def test_a_cost_of_zero_has_a_gap() -> None:
+    work = Work(1, 1, 1, 1)
+    assert Solution((0,), 0.0, -1.0, work, (1, 1)).gap == np.inf
+    assert Solution((0,), 0.0, 0.0, work, (1, 1)).gap == 0.0
+    assert Solution((0,), -4.0, -5.0, work, (1, 1)).gap == 0.25
+
+
+def test_a_process_that_dies_ends_the_search_with_a_message() -> None:
+    run = Anytime(chain(80, 0), processes=3)
+    try:
+        run.round()
+        victim = run._helpers._processes[0]
+        victim.kill()
+        victim.join()
+        with pytest.raises(AutoparError, match="A process that searches has ended"):
+            run.round()
+    finally:
+        run.close()
+
+
+def test_no_process_outlives_the_first() -> None:
+    """Killed, it closes nothing by itself."""
+    script = """
+import os, signal
+from tests.solver.test_anytime import Anytime, chain
+run = Anytime(chain(80, 0), processes=3)
+print(*[process.pid for process in run._helpers._processes], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    pids = list(map(int, done.stdout.split()))
+    assert len(pids) == 2, done.stderr
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.1)
+
+
+def test_without_a_place_for_its_cache_numba_compiles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    njit, asked = numba.njit, []
+
+    def no_place(**options: Any) -> Any:
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(numba, "njit", no_place)
+    assert compiled(lambda x: x + 1)(1) == 2
+    assert [each.get("cache") for each in asked] == [True, None]

@@ -15,6 +15,7 @@ import numpy as np
 from autopar.errors import InfeasibleError, InternalError
 from autopar.solver.anytime.ascent import Reading
 from autopar.solver.anytime.branching import Branch
+from autopar.solver.anytime.enumeration import cheapest, is_small
 from autopar.solver.anytime.helpers import Helpers
 from autopar.solver.anytime.search import Search
 from autopar.solver.anytime.simplified import Simplified, simplified
@@ -102,6 +103,10 @@ class Anytime:
         """Work on the open part with the lowest bound, then on assignments."""
         self.rounds += 1
         branch = min(self.open, key=lambda each: each.bound)
+        if is_small(branch.problem.tables):
+            self._enumerate(branch)
+            self._close_parts()
+            return
         self._helpers.give(self.prices, self.search.states, self._moves)
         best = self._advance(branch)
         if len(branch.problem.steps) == 1:
@@ -119,10 +124,20 @@ class Anytime:
             self.branches += 1
         self._close_parts()
 
+    def _enumerate(self, branch: Branch) -> None:
+        """Try all assignments of a part."""
+        self.open.remove(branch)
+        found = cheapest(branch.problem.tables)
+        if found is not None:
+            states, cost = found
+            self.search.offer(np.array(branch.problem.whole(states, above=1), dtype=np.int64))
+            self.closed = min(self.closed, cost + branch.problem.constant)
+
     def _close_parts(self) -> None:
-        """Leave parts that have no better assignment, but for rounding."""
-        done = [each for each in self.open if each.bound >= self.enough]
-        self.closed = min([self.closed, *(each.bound for each in done)])
+        """Leave parts that have no better assignment, but for rounding; or none (`dearest`)."""
+        if np.isfinite(self.cost):
+            done = (each.bound for each in self.open if each.bound >= self.enough)
+            self.closed = min([self.closed, *done])
         self.open = [each for each in self.open if each.bound < self.enough]
 
     def _advance(self, branch: Branch) -> Reading | None:
