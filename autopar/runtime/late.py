@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from autopar.runtime import _torch
 
@@ -77,5 +76,5 @@ class Late(torch.Tensor):
     ) -> Any:
         if func is torch.ops.aten.detach.default:
             return cls(args[0]._made, args[0].pending)
-        args, kwargs = tree_map_only(Late, Late.ready, (args, kwargs or {}))
+        args, kwargs = _torch.tree_map_only(Late, Late.ready, (args, kwargs or {}))
         return func(*args, **kwargs)
