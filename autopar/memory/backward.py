@@ -236,10 +236,15 @@ class _Walk:
         for _, gradient in arrived:
             self._gradients.drop(gradient)
         if id(collective) in self._late:
-            # Its message is held until the next one of the loop starts.
+            # Message and results are held until the next one of the loop starts.
             self._on_its_way = collective.reduced_nbytes
             self._held += self._on_its_way
-        return max(level, *(self._give(source, gradient) for source, gradient in made))
+        level = max(level, *(self._give(source, gradient) for source, gradient in made))
+        if id(collective) in self._late:
+            results = sum(map(self._gradient_nbytes, sources))  # at first among the gradients
+            self._on_its_way += results
+            self._held += results
+        return level
 
     @cached_property
     def _converted(self) -> Mapping[int, list[Carried]]:

@@ -16,8 +16,6 @@ from tests.pool import Pool
 
 NEAR = 0.005
 """How close a plan's peak comes to what is counted."""
-MORE = 0.1
-"""How much more it may be where blocks are recomputed, or share weights (docs/limits.md)."""
 GATHERS = "prefetch=True"
 """What a loop says that gathers ahead."""
 
@@ -98,8 +96,7 @@ def test_memory(
     plan, made = peaks.planned(name, shape, recompute, preset)
     assert plan.prefetch and GATHERS in made.source
     found = pool.run(math.prod(shape), peaks.peaks, made)[0]
-    above = NEAR if recompute == "none" and name != "heavy.shared" else MORE
-    assert (1 - NEAR) * found.most <= plan.estimate.memory_nbytes <= (1 + above) * found.most
+    assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=NEAR)
 
 
 def test_gathers_start_one_block_ahead(pool: Pool) -> None:
