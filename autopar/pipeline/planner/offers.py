@@ -43,11 +43,7 @@ class Offers:
     def loads(self, workload: Workload, replicas: int) -> Array:
         """Return the seconds per microbatch of each point on this many replicas."""
         whole = (self.seconds + self.border_s[self.of]) / replicas
-        if replicas == 1 or workload.microbatches is None:
-            return whole
-        speed = workload.pools[self.pool].bytes_per_s * workload.microbatches
-        share = workload.reduce_rounds * (replicas - 1) / replicas / speed
-        return whole + share * self.reduced
+        return whole + workload.reduce_share(self.pool, replicas) * self.reduced
 
 
 def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
@@ -81,23 +77,26 @@ def border_seconds(
     borders.
     """
     pool = workload.pools[way[0]]
-    total = np.zeros(len(holds))
+    total: Array = crossing @ tensor_seconds(workload, way[0])
     if not pool.pays_transfers:
         return total
-    trips = np.array([t.round_trips for t in workload.tensors], dtype=float)
-    each = np.array(
-        [
-            t.nbytes / pool.bytes_per_s + pool.latency_s if t.seconds is None else t.seconds
-            for t in workload.tensors
-        ]
-    )
-    total += crossing @ (trips * each)
     for index, layer in enumerate(workload.layers):
         resent = next((o.resent for o in layer.options if o.way == way), ())
         for tensor, nbytes in resent:
-            further = trips[tensor] * nbytes / pool.bytes_per_s
+            further = workload.tensors[tensor].round_trips * nbytes / pool.bytes_per_s
             total += further * (crossing[:, tensor] & holds[:, index])
     return total
+
+
+def tensor_seconds(workload: Workload, pool: int) -> Array:
+    """Return the seconds per microbatch that each tensor takes if it crosses a border in this pool."""
+    there = workload.pools[pool]
+    seconds = np.zeros(len(workload.tensors))
+    for index, tensor in enumerate(workload.tensors if there.pays_transfers else ()):
+        computed = tensor.nbytes / there.bytes_per_s + there.latency_s
+        once = computed if tensor.seconds is None else tensor.seconds
+        seconds[index] = tensor.round_trips * once
+    return seconds
 
 
 def options_on(workload: Workload, layer: int, way: tuple[int, int]) -> tuple[list[Option], Array]:

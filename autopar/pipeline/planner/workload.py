@@ -171,6 +171,13 @@ class Workload:
         """Pairs of layers (source, target), one for each reader of each tensor."""
         return tuple((t.source, target) for t in self.tensors for target in t.targets)
 
+    def reduce_share(self, pool: int, replicas: int) -> float:
+        """Return the seconds per microbatch that each reduced byte of a stage takes on its replicas."""
+        if replicas == 1 or self.microbatches is None:
+            return 0.0
+        speed = self.pools[pool].bytes_per_s * self.microbatches
+        return self.reduce_rounds * (replicas - 1) / replicas / speed
+
     def keeping(self, names: Sequence[str] | None = None, most_devices: int | None = None) -> Self:
         """Return the workload with only options of these names, up to this degree (for ablations)."""
         layers = tuple(
