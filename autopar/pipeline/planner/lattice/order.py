@@ -53,13 +53,11 @@ class Order:
         np.fill_diagonal(before, False)
         return Order(before)
 
-    def banded(self, sequence: Ints, width: int) -> tuple[Order, Ints]:
-        """Return an order in which groups `width` places apart in a sequence follow each other.
+    def banded(self, width: int) -> Order:
+        """Return the order in which also groups `width` numbers apart follow each other.
 
-        `sequence` is a topological order of the groups.  The result is numbered along it: its group i
-        is `sequence[i]` here.  With width 1 it is a total order, with width `len(self)` this order.
-        In between it has about 2**width downsets per group at most (Balas and Simonetti, 2001).
+        With width 1 it is a total order, with width `len(self)` this order.  In between it has about
+        2**width downsets per group at most (Balas and Simonetti, 2001).
         """
         places = np.arange(len(self))
-        apart = places[None, :] - places[:, None] >= width
-        return Order(self.before[np.ix_(sequence, sequence)] | apart), sequence
+        return Order(self.before | (places[None, :] - places[:, None] >= width))
