@@ -17,6 +17,10 @@ from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.downsets import Array
 
 
+EXACT_BITS = 48
+"""Bits of the sum of all prices; a float has 53."""
+
+
 def prices_of(loads: AdditiveLoads) -> Array:
     """Return the price of a second on a device of each pool; those of all devices sum to 1."""
     work = _pool_work(loads)
@@ -29,12 +33,17 @@ def prices_of(loads: AdditiveLoads) -> Array:
 
 
 def priced_work(loads: AdditiveLoads, prices: Array) -> Array:
-    """Return the least price of each group; infinite where no move offers it."""
+    """Return the least price of each group; infinite where no move offers it.
+
+    They are rounded down to multiples of a power of two, so that sums are exact in any order.
+    """
     work = _pool_work(loads)
     with np.errstate(invalid="ignore"):
         priced = np.where(np.isfinite(work), prices[:, None] * work, np.inf)
     least: Array = priced.min(axis=0, initial=np.inf)
-    return least
+    largest = least[np.isfinite(least)].sum()
+    unit = 2.0 ** (np.ceil(np.log2(largest)) - EXACT_BITS) if largest > 0 else 1.0
+    return np.floor(least / unit) * unit
 
 
 def _pool_work(loads: AdditiveLoads) -> Array:

@@ -2,13 +2,15 @@
 
 With the devices of state s, the least maximal load of the groups in downset b is
 
-    load(b, s) = min over a within b, moves m:  max(load(a, s without m), cost of m on [a, b))
+    load(b, s) = min over downsets a within b and moves m:  max(load(a, s without m), cost of m on [a, b))
 
-with load(empty, nothing) = 0 (Tarnawski et al., NeurIPS 2020).  For each b, the downsets a within it are
-visited by a depth-first search down the lattice, which adds one group to the stage at a time and
-updates how many of the groups that touch a tensor are inside.  Costs without transfers grow with the
-stage, so the search turns back where they exceed the limit on every move.  Only states that the
-relaxation of `reach.py` does not exclude are computed.
+with load(empty, nothing) = 0 (Tarnawski et al., NeurIPS 2020).  The costs of a range take
+little time: its seconds and bytes are differences of sums, and so are almost all transfers.  Only downsets and states that the relaxation of `reach.py` does
+not exclude are computed, which are few if the limit is near the optimum.
+
+Let cut(d) be the tensors that some, but not all groups in downset d touch.  Then the tensors that cross
+the borders of [a, b) are those of cut(a) and cut(b), except that one in both counts once, and not at all
+if it touches no group between a and b.
 """
 
 from __future__ import annotations
@@ -20,49 +22,53 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice, Small
+from autopar.pipeline.planner.lattice.downsets import Array, Lattice, Small, Words
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Devices, Truths
-from autopar.utils.compiled import compiled
+from autopar.utils.compiled import compiled, inlined
 
 ROUNDING = 1e-12
 """Loads are compared with limits up to this relative difference, by which sums in other orders differ."""
-AT_ONCE = 512
+AT_ONCE = 256
 """Downsets that are extended between two looks at the clock."""
 
 
 class Ranges(NamedTuple):
     """Sums per downset: a range's seconds are `seconds[m, b] - seconds[m, a]`, and so its bytes.
 
-    A range is offered by move m if `missing[m]` is the same at both ends.
+    Move m offers a range if `missing[m]` is the same at both ends; it has `room[m]` bytes.  The device
+    time `work[b] - work[a]` is at most `most_work` times the load.
     """
 
     seconds: Array
     missing: Array
     nbytes: Array
     room: Array
+    work: Array
+    most_work: float
 
 
 class Crossings(NamedTuple):
-    """Group g touches the tensors `touched[first[g]]` to `touched[first[g + 1] - 1]`.
+    """Tensor t is touched by the groups `touches[t]`; move m pays `seconds[kind[m], t]` if it crosses."""
 
-    `touching[t]` groups touch tensor t.  At a border of a stage on move m it costs
-    `seconds[kind[m], t]`.
-    """
-
-    first: Ints
-    touched: Ints
-    touching: Ints
+    touches: Words
     seconds: Array
     kind: Ints
 
 
+class Cuts(NamedTuple):
+    """The tensors that each downset cuts, as bits, and the sum of their seconds by kind of move."""
+
+    tensors: Words
+    seconds: Array
+
+
 class Loads(NamedTuple):
-    """`load[b, s]`, and the downset and the move from which it comes; `is_open[b]`: some load is finite."""
+    """`load[b, s]`, and the downset and the move from which it comes; `is_open[b]`: some is finite."""
 
     load: Array
     parent: Small
-    move: NDArray[np.int16]
+    move: Small
     is_open: Truths
 
 
@@ -95,32 +101,40 @@ def best_chain(
     """Return the chain of least load, among loads up to the limit.
 
     `allowed[b, s]` is whether a state is computed.  `spend` is told how many pairs of downsets were
-    visited, and says whether to go on.
+    compared, and says whether to go on.
     """
-    count, states = allowed.shape
+    chosen = np.flatnonzero(allowed.any(axis=1))
+    chosen = chosen[np.argsort(ranges.work[chosen], kind="stable")]
+    if not len(chosen) or chosen[-1] != len(lattice) - 1:
+        return Chain((), np.inf, True)
+    words = lattice.words[chosen]
+    there = Ranges(
+        ranges.seconds[:, chosen], ranges.missing[:, chosen], ranges.nbytes[:, chosen],
+        ranges.room, ranges.work[chosen], ranges.most_work,
+    )  # fmt: skip
+    states = np.ascontiguousarray(allowed[chosen])
     found = Loads(
-        np.full((count, states), np.inf),
-        np.full((count, states), -1, np.int32),
-        np.full((count, states), -1, np.int16),
-        np.zeros(count, np.bool_),
+        np.full(states.shape, np.inf),
+        np.full(states.shape, -1, np.int32),
+        np.full(states.shape, -1, np.int32),
+        np.zeros(len(chosen), np.bool_),
     )
-    found.load[0, 0] = 0.0
-    found.is_open[0] = True
-    stamps = np.full(count, -1, np.int32)
-    edges = (lattice.first, lattice.lower, lattice.group)
-    wanted = np.flatnonzero(allowed.any(axis=1)).astype(np.int64)
-    for start in range(0, len(wanted), AT_ONCE):
-        visited = _extend(
-            wanted[start : start + AT_ONCE], *edges, ranges, crossings, devices.after, allowed,
-            limit_s * (1 + ROUNDING), found, stamps,
+    cuts = _cuts(words, crossings)
+    found.load[0, 0], found.is_open[0] = 0.0, True
+    for start in range(1, len(chosen), AT_ONCE):
+        compared = _extend(
+            start, min(start + AT_ONCE, len(chosen)), words, there, crossings, cuts,
+            devices.after, states, limit_s * (1 + ROUNDING), found,
         )  # fmt: skip
-        if not spend(visited):
+        if not spend(compared):
             return Chain((), np.inf, False)
-    return Chain(*_stages(found, devices), True)
+    stages, load_s = _stages(found, devices)
+    numbered = (Stage(int(chosen[a]), int(chosen[b]), move) for a, b, move in stages)
+    return Chain(tuple(numbered), load_s, True)
 
 
-def _stages(found: Loads, devices: Devices) -> tuple[tuple[Stage, ...], float]:
-    """Return the stages of the best chain to the full downset, and their largest load."""
+def _stages(found: Loads, devices: Devices) -> tuple[list[Stage], float]:
+    """Return the stages of the best chain to the last downset, and their largest load."""
     here = len(found.load) - 1
     state = int(found.load[here].argmin())
     load_s = float(found.load[here, state])
@@ -129,124 +143,107 @@ def _stages(found: Loads, devices: Devices) -> tuple[tuple[Stage, ...], float]:
         start, move = int(found.parent[here, state]), int(found.move[here, state])
         stages.append(Stage(start, here, move))
         here, state = start, int(np.flatnonzero(devices.after[:, move] == state)[0])
-    return tuple(stages[::-1]), load_s
+    return stages[::-1], load_s
+
+
+@compiled
+def _cuts(words: Words, crossings: Crossings) -> Cuts:
+    """Return what each downset cuts."""
+    kinds, count = crossings.seconds.shape
+    tensors = np.zeros((len(words), (count + 63) // 64), np.uint64)
+    seconds = np.zeros((kinds, len(words)))
+    for d in range(len(words)):
+        for tensor in range(count):
+            some, every = False, True
+            for word in range(words.shape[1]):
+                inside = crossings.touches[tensor, word] & words[d, word]
+                some |= inside != 0
+                every &= inside == crossings.touches[tensor, word]
+            if some and not every:
+                tensors[d, tensor >> 6] |= np.uint64(1) << np.uint64(tensor & 63)
+                for kind in range(kinds):
+                    seconds[kind, d] += crossings.seconds[kind, tensor]
+    return Cuts(tensors, seconds)
 
 
 @compiled
 def _extend(
-    wanted: Ints,
-    first: Ints,
-    lower: Small,
-    group: Small,
+    first_end: int,
+    stop: int,
+    words: Words,
     ranges: Ranges,
     crossings: Crossings,
+    cuts: Cuts,
     after: Ints,
     allowed: Truths,
     limit_s: float,
     found: Loads,
-    stamps: Small,
 ) -> int:
-    """Compute the loads of the wanted downsets, in this order; return how many ranges were visited."""
-    depth_most = len(crossings.first) + 1
-    kinds = len(crossings.seconds)
-    node = np.zeros(depth_most, np.int64)
-    edge = np.zeros(depth_most, np.int64)
-    paid = np.zeros((depth_most, kinds))
-    inside = np.zeros(len(crossings.touching), np.int64)
-    visited = 0
-    for end in wanted:
-        depth = 0
-        node[0], edge[0] = end, first[end]
-        while depth >= 0:
-            if edge[depth] == first[node[depth] + 1]:
-                depth -= 1
-                if depth >= 0:
-                    _leave(crossings, group[edge[depth] - 1], inside)
+    """Compute the loads of some downsets from those of all before; return how many were compared."""
+    compared = 0
+    farthest = limit_s * ranges.most_work
+    for end in range(first_end, stop):
+        for start in range(end - 1, -1, -1):
+            if ranges.work[end] - ranges.work[start] > farthest:
+                break
+            compared += 1
+            if not (found.is_open[start] and _is_within(words, start, end)):
                 continue
-            start = np.int64(lower[edge[depth]])
-            edge[depth] += 1
-            if stamps[start] == end:
-                continue
-            stamps[start] = end
-            visited += 1
-            if not _fits_some(ranges, start, end, limit_s):
-                continue
-            for kind in range(kinds):
-                paid[depth + 1, kind] = paid[depth, kind]
-            _enter(crossings, group[edge[depth] - 1], inside, paid[depth + 1])
-            depth += 1
-            node[depth], edge[depth] = start, first[start]
-            if found.is_open[start]:
-                _relax(ranges, crossings, after, allowed, limit_s, found, start, end, paid[depth])
-    return visited
+            for move in range(len(ranges.room)):
+                load = ranges.seconds[move, end] - ranges.seconds[move, start]
+                if (
+                    load > limit_s
+                    or ranges.missing[move, end] != ranges.missing[move, start]
+                    or ranges.nbytes[move, end] - ranges.nbytes[move, start] > ranges.room[move]
+                ):
+                    continue
+                load += _transfers(crossings, cuts, crossings.kind[move], words, start, end)
+                if load <= limit_s:
+                    _relax(found, allowed, after, start, end, move, load)
+    return compared
 
 
-@compiled
-def _fits_some(ranges: Ranges, start: int, end: int, limit_s: float) -> bool:
-    """Whether some move runs a range within the limit and the memory if no tensor crosses a border."""
-    for move in range(len(ranges.room)):
-        if _fits(ranges, move, start, end, limit_s):
-            return True
-    return False
+@inlined
+def _is_within(words: Words, start: int, end: int) -> bool:
+    """Whether downset `start` is a part of downset `end`."""
+    outside = np.uint64(0)
+    for word in range(words.shape[1]):
+        outside |= words[start, word] & ~words[end, word]
+    return outside == 0
 
 
-@compiled
-def _fits(ranges: Ranges, move: int, start: int, end: int, limit_s: float) -> bool:
-    """Whether a move does."""
-    if ranges.missing[move, start] != ranges.missing[move, end]:
-        return False
-    if ranges.seconds[move, end] - ranges.seconds[move, start] > limit_s:
-        return False
-    return bool(ranges.nbytes[move, end] - ranges.nbytes[move, start] <= ranges.room[move])
+@inlined
+def _transfers(
+    crossings: Crossings, cuts: Cuts, kind: int, words: Words, start: int, end: int
+) -> float:
+    """Return the seconds of the tensors that cross the borders of a range."""
+    paid = cuts.seconds[kind, start] + cuts.seconds[kind, end]
+    for word in range(cuts.tensors.shape[1]):
+        both = cuts.tensors[start, word] & cuts.tensors[end, word]
+        tensor = 64 * word
+        while both:
+            if both & np.uint64(1):
+                touched = np.uint64(0)
+                for other in range(words.shape[1]):
+                    between = words[end, other] & ~words[start, other]
+                    touched |= crossings.touches[tensor, other] & between
+                paid -= crossings.seconds[kind, tensor] * (1.0 if touched else 2.0)
+            both >>= np.uint64(1)
+            tensor += 1
+    return paid
 
 
-@compiled
-def _enter(crossings: Crossings, group: int, inside: Ints, paid: Array) -> None:
-    """Add a group to the stage: its tensors start to cross, or are inside entirely now."""
-    for at in range(crossings.first[group], crossings.first[group + 1]):
-        tensor = crossings.touched[at]
-        inside[tensor] += 1
-        sign = 0.0
-        if inside[tensor] == 1:
-            sign += 1.0
-        if inside[tensor] == crossings.touching[tensor]:
-            sign -= 1.0
-        for kind in range(len(paid)):
-            paid[kind] += sign * crossings.seconds[kind, tensor]
-
-
-@compiled
-def _leave(crossings: Crossings, group: int, inside: Ints) -> None:
-    """Remove a group from the stage."""
-    for at in range(crossings.first[group], crossings.first[group + 1]):
-        inside[crossings.touched[at]] -= 1
-
-
-@compiled
+@inlined
 def _relax(
-    ranges: Ranges,
-    crossings: Crossings,
-    after: Ints,
-    allowed: Truths,
-    limit_s: float,
-    found: Loads,
-    start: int,
-    end: int,
-    paid: Array,
+    found: Loads, allowed: Truths, after: Ints, start: int, end: int, move: int, load: float
 ) -> None:
     """Take over the loads at `end` that a stage from `start` improves."""
-    for move in range(len(ranges.room)):
-        if not _fits(ranges, move, start, end, limit_s):
-            continue
-        load = ranges.seconds[move, end] - ranges.seconds[move, start] + paid[crossings.kind[move]]
-        if load > limit_s:
-            continue
-        for state in range(len(after)):
+    for state in range(len(after)):
+        largest = max(load, found.load[start, state])
+        if largest < np.inf:
             there = after[state, move]
-            if there >= 0 and allowed[end, there]:
-                largest = max(load, found.load[start, state])
-                if largest < found.load[end, there]:
-                    found.load[end, there] = largest
-                    found.parent[end, there] = start
-                    found.move[end, there] = move
-                    found.is_open[end] = True
+            if there >= 0 and allowed[end, there] and largest < found.load[end, there]:
+                found.load[end, there] = largest
+                found.parent[end, there] = start
+                found.move[end, there] = move
+                found.is_open[end] = True

@@ -67,7 +67,7 @@ def lattice_of(order: Order, most: int) -> Lattice | None:
     covers = order.covers
     after, next_groups = np.nonzero(covers)
     next_first = np.searchsorted(after, np.arange(len(order) + 1))
-    found = _grow(_packed(order.before.T), next_first, next_groups.astype(np.int64), most)
+    found = _grow(packed(order.before.T), next_first, next_groups.astype(np.int64), most)
     count, words, upper_first, upper, group = found
     if count < 0:
         return None
@@ -77,7 +77,7 @@ def lattice_of(order: Order, most: int) -> Lattice | None:
     return Lattice(order, words, first.astype(np.int64), lower_of[sequence], group[sequence])
 
 
-def _packed(rows: NDArray[np.bool_]) -> Words:
+def packed(rows: NDArray[np.bool_]) -> Words:
     """Return each row of a matrix of truth values as words of 64 bits."""
     wide = np.zeros((len(rows), -(-max(1, rows.shape[1]) // BITS) * BITS), dtype=bool)
     wide[:, : rows.shape[1]] = rows

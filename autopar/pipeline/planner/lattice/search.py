@@ -118,8 +118,8 @@ class _Search:
 
     def prove(self, lattice: Lattice) -> None:
         """Raise the limit on loads from the relaxation's bound until a chain is found."""
-        ranges = ranges_of(self.loads, lattice)
-        costs = costs_of(self.loads, lattice, ranges, self.prices)
+        ranges = ranges_of(self.loads, lattice, self.prices)
+        costs = costs_of(self.loads, ranges)
         crossings = crossings_of(self.loads)
         self._raise_bound(lattice, costs)
         rise, spend = FIRST_RISE, self.budget.spender(FOR_PROOF)
@@ -156,9 +156,9 @@ class _Search:
         lattice = lattice_of(loads.order.banded(width), self.budget.effort.near)
         if lattice is None:
             return False
-        ranges = ranges_of(loads, lattice)
+        ranges = ranges_of(loads, lattice, self.prices)
         limit_s = self.most_s * (1 - SLIGHTLY) if self.parts else self.most_s
-        allowed = self._allowed(lattice, costs_of(loads, lattice, ranges, self.prices), limit_s)
+        allowed = self._allowed(lattice, costs_of(loads, ranges), limit_s)
         chain = best_chain(
             lattice, ranges, crossings_of(loads), self.devices, allowed, limit_s,
             self.budget.spender(1.0),

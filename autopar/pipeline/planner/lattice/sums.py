@@ -9,34 +9,34 @@ import numpy as np
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.area import priced_work
 from autopar.pipeline.planner.lattice.chains import ROUNDING, Crossings, Ranges
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice
+from autopar.pipeline.planner.lattice.downsets import Array, Lattice, packed
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs, Devices
 
 
-def ranges_of(loads: AdditiveLoads, lattice: Lattice) -> Ranges:
-    """Return the sums per move and downset."""
+def ranges_of(loads: AdditiveLoads, lattice: Lattice, prices: Array) -> Ranges:
+    """Return the sums per move and downset, and the work at these prices."""
+    taken = np.array([move.taken for move in loads.moves], dtype=float)
+    pools = np.array([move.pool for move in loads.moves], dtype=int)
     return Ranges(
         lattice.sums(loads.seconds),
         lattice.sums(loads.missing),
         lattice.sums(loads.nbytes),
         loads.room * (1 + ROUNDING),
+        lattice.sums(priced_work(loads, prices)),
+        float((prices[pools] * taken).max(initial=0.0)),
     )
 
 
 def crossings_of(loads: AdditiveLoads) -> Crossings:
-    """Return which tensors each group touches, and what they cost on each pool."""
-    touching = loads.touches.sum(axis=1)
-    shared = np.flatnonzero((touching > 1) & loads.crossing.any(axis=0))
-    groups, tensors = np.nonzero(loads.touches[shared].T)
+    """Return the tensors that can cross a border at some cost; those of the same groups are added up."""
+    shared = np.flatnonzero((loads.touches.sum(axis=1) > 1) & loads.crossing.any(axis=0))
+    touches, same = np.unique(loads.touches[shared], axis=0, return_inverse=True)
     kinds, kind = np.unique(loads.crossing[:, shared], axis=0, return_inverse=True)
-    return Crossings(
-        np.searchsorted(groups, np.arange(len(loads.order) + 1)).astype(np.int64),
-        tensors.astype(np.int64),
-        touching[shared].astype(np.int64),
-        np.ascontiguousarray(kinds),
-        kind.reshape(-1).astype(np.int64),
-    )
+    seconds = np.zeros((len(kinds), len(touches)))
+    for at in range(len(kinds)):
+        seconds[at] = np.bincount(same.reshape(-1), kinds[at], len(touches))
+    return Crossings(packed(touches), seconds, kind.reshape(-1).astype(np.int64))
 
 
 def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:
@@ -52,18 +52,16 @@ def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:
     return Devices(after, np.array(states, dtype=float).reshape(len(states), -1) @ prices)
 
 
-def costs_of(loads: AdditiveLoads, lattice: Lattice, ranges: Ranges, prices: Array) -> Costs:
+def costs_of(loads: AdditiveLoads, ranges: Ranges) -> Costs:
     """Return the costs of ranges without transfers, in seconds and, where memory binds, in bytes."""
     dims = [ranges.seconds, ranges.nbytes][: 2 if loads.memory_binds else 1]
     sums = np.ascontiguousarray(np.stack(dims, axis=1))
-    work = priced_work(loads, prices)
-    done = lattice.sums(work)
-    return Costs(sums, sums, loads.missing > 0, *surely(done, work.sum() - done, work))
+    return Costs(sums, sums, loads.missing > 0, *surely(ranges.work, ranges.work[-1] - ranges.work))
 
 
-def surely(done: Array, left: Array, work: Array) -> tuple[Array, Array]:
-    """Return work done and left, less what rounding may have added to the sums."""
-    error = ROUNDING * work.sum()
+def surely(done: Array, left: Array) -> tuple[Array, Array]:
+    """Return work done and left, less what rounding may add to a limit on it."""
+    error = ROUNDING * (done + left).max()
     return np.maximum(done - error, 0.0), np.maximum(left - error, 0.0)
 
 

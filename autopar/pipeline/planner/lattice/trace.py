@@ -63,5 +63,5 @@ def trace_costs(
         least[:-1].reshape(shape),
         most[:-1].reshape(shape),
         loads.missing[:, chosen] > 0,
-        *surely(least[-1], work.sum() - most[-1], work),
+        *surely(least[-1], work.sum() - most[-1]),
     )
