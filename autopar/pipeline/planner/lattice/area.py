@@ -15,10 +15,7 @@ import numpy as np
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.downsets import Array
-
-
-EXACT_BITS = 48
-"""Bits of the sum of all prices; a float has 53."""
+from autopar.pipeline.planner.lattice.exact import rounded_down
 
 
 def prices_of(loads: AdditiveLoads) -> Array:
@@ -35,15 +32,13 @@ def prices_of(loads: AdditiveLoads) -> Array:
 def priced_work(loads: AdditiveLoads, prices: Array) -> Array:
     """Return the least price of each group; infinite where no move offers it.
 
-    They are rounded down to multiples of a power of two, so that sums are exact in any order.
+    They are rounded down, so that sums are exact in any order.
     """
     work = _pool_work(loads)
     with np.errstate(invalid="ignore"):
         priced = np.where(np.isfinite(work), prices[:, None] * work, np.inf)
     least: Array = priced.min(axis=0, initial=np.inf)
-    largest = least[np.isfinite(least)].sum()
-    unit = 2.0 ** (np.ceil(np.log2(largest)) - EXACT_BITS) if largest > 0 else 1.0
-    return np.floor(least / unit) * unit
+    return rounded_down(least)
 
 
 def _pool_work(loads: AdditiveLoads) -> Array:

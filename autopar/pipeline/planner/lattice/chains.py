@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice, Small, Words
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Devices, Truths
+from autopar.pipeline.planner.lattice.transfers import Crossings
 from autopar.utils.compiled import compiled, inlined
 
 ROUNDING = 1e-12
@@ -46,14 +47,6 @@ class Ranges(NamedTuple):
     room: Array
     work: Array
     most_work: float
-
-
-class Crossings(NamedTuple):
-    """Tensor t is touched by the groups `touches[t]`; move m pays `seconds[kind[m], t]` if it crosses."""
-
-    touches: Words
-    seconds: Array
-    kind: Ints
 
 
 class Cuts(NamedTuple):

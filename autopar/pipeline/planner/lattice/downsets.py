@@ -44,14 +44,14 @@ class Lattice:
     def groups(self, start: int, end: int) -> Ints:
         """Return the groups of downset `end` that are not in downset `start`."""
         between = self.words[end] & ~self.words[start]
-        return np.flatnonzero(_unpacked(between[None], len(self.order))[0]).astype(np.int64)
+        return np.flatnonzero(unpacked(between[None], len(self.order))[0]).astype(np.int64)
 
     def holds(self) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
         """Yield parts of the matrix [downset, group] of what each downset contains."""
         rows = max(1, AT_ONCE // max(1, len(self.order)))
         for start in range(0, len(self), rows):
             part = slice(start, min(start + rows, len(self)))
-            yield part, _unpacked(self.words[part], len(self.order))
+            yield part, unpacked(self.words[part], len(self.order))
 
     def sums(self, weights: Array) -> Array:
         """Return [..., downset]: the sums of `weights[..., group]` over each downset."""
@@ -84,7 +84,7 @@ def packed(rows: NDArray[np.bool_]) -> Words:
     return np.packbits(wide, axis=1, bitorder="little").view("<u8").astype(np.uint64)
 
 
-def _unpacked(words: Words, count: int) -> NDArray[np.bool_]:
+def unpacked(words: Words, count: int) -> NDArray[np.bool_]:
     """Return the first `count` bits of each row of words."""
     plain = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
     bits = np.unpackbits(plain, axis=1, bitorder="little", count=count)

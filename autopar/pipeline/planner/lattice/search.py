@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,15 +24,14 @@ from autopar.pipeline.planner.lattice.contraction import contracted
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice, lattice_of
 from autopar.pipeline.planner.lattice.effort import Budget, Effort
 from autopar.pipeline.planner.lattice.order import Ints
-from autopar.pipeline.planner.lattice.reach import Costs, Truths, reached, reaching
+from autopar.pipeline.planner.lattice.reach import Costs, reached, reaching
 from autopar.pipeline.planner.lattice.sequences import ranked, usual_sequences
 from autopar.pipeline.planner.lattice.sums import (
-    costs_of,
-    crossings_of,
+    Sums,
     devices_of,
     limits_of,
     numbered_along,
-    ranges_of,
+    sums_of,
 )
 from autopar.pipeline.planner.lattice.trace import largest_trace, trace_costs
 
@@ -118,15 +118,12 @@ class _Search:
 
     def prove(self, lattice: Lattice) -> None:
         """Raise the limit on loads from the relaxation's bound until a chain is found."""
-        ranges = ranges_of(self.loads, lattice, self.prices)
-        costs = costs_of(self.loads, ranges)
-        crossings = crossings_of(self.loads)
-        self._raise_bound(lattice, costs)
+        sums = sums_of(self.loads, lattice, self.prices, self.bound_s)
+        self._raise_bound(lattice, sums.costs)
         rise, spend = FIRST_RISE, self.budget.spender(FOR_PROOF)
         while not self.is_over:
             limit_s = min(self.bound_s * (1 + rise), self.most_s)
-            allowed = self._allowed(lattice, costs, limit_s)
-            chain = best_chain(lattice, ranges, crossings, self.devices, allowed, limit_s, spend)
+            chain = self._chain(lattice, sums, limit_s, spend)
             if not chain.is_complete:
                 return
             if chain.stages and chain.load_s < self.load_s:
@@ -156,13 +153,9 @@ class _Search:
         lattice = lattice_of(loads.order.banded(width), self.budget.effort.near)
         if lattice is None:
             return False
-        ranges = ranges_of(loads, lattice, self.prices)
+        sums = sums_of(loads, lattice, self.prices, self.bound_s)
         limit_s = self.most_s * (1 - SLIGHTLY) if self.parts else self.most_s
-        allowed = self._allowed(lattice, costs_of(loads, ranges), limit_s)
-        chain = best_chain(
-            lattice, ranges, crossings_of(loads), self.devices, allowed, limit_s,
-            self.budget.spender(1.0),
-        )  # fmt: skip
+        chain = self._chain(lattice, sums, limit_s, self.budget.spender(1.0))
         if chain.stages:
             self._take(loads, lattice, chain)
         return bool(chain.stages)
@@ -217,11 +210,16 @@ class _Search:
         limits = limits_of(self.loads, costs, limit_s)
         return bool(reached(lattice, costs, self.devices, limits)[-1, -1])
 
-    def _allowed(self, lattice: Lattice, costs: Costs, limit_s: float) -> Truths:
-        """[downset, state]: whether the relaxation reaches it, and reaches the full downset from it."""
-        limits = limits_of(self.loads, costs, limit_s)
-        forward = reached(lattice, costs, self.devices, limits)
+    def _chain(
+        self, lattice: Lattice, sums: Sums, limit_s: float, spend: Callable[[int], bool]
+    ) -> Chain:
+        """Return the best chain within a limit, among the states that the relaxation allows."""
+        limits = limits_of(self.loads, sums.costs, limit_s)
+        forward = reached(lattice, sums.costs, self.devices, limits)
         if not forward[-1, -1]:
-            return np.zeros(forward.T.shape, dtype=bool)
-        onward = reaching(lattice, costs, self.devices, limits)[::-1]
-        return np.ascontiguousarray((forward & onward).T)
+            return Chain((), math.inf, True)
+        onward = reaching(lattice, sums.costs, self.devices, limits)[::-1]
+        allowed = np.ascontiguousarray((forward & onward).T)
+        return best_chain(
+            lattice, sums.ranges, sums.crossings, self.devices, allowed, limit_s, spend
+        )

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.area import priced_work
-from autopar.pipeline.planner.lattice.chains import ROUNDING, Crossings, Ranges
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice, packed
+from autopar.pipeline.planner.lattice.chains import ROUNDING, Ranges
+from autopar.pipeline.planner.lattice.downsets import Array, Lattice
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs, Devices
+from autopar.pipeline.planner.lattice.transfers import Crossings, crossings_of, signed_cuts
 
 
-def ranges_of(loads: AdditiveLoads, lattice: Lattice, prices: Array) -> Ranges:
-    """Return the sums per move and downset, and the work at these prices."""
-    taken = np.array([move.taken for move in loads.moves], dtype=float)
-    pools = np.array([move.pool for move in loads.moves], dtype=int)
-    return Ranges(
+class Sums(NamedTuple):
+    """What kernels need of a lattice."""
+
+    ranges: Ranges
+    crossings: Crossings
+    costs: Costs
+
+
+def sums_of(loads: AdditiveLoads, lattice: Lattice, prices: Array, load_s: float) -> Sums:
+    """Return the sums over all downsets; a stage is expected to take about `load_s`."""
+    work = priced_work(loads, prices)
+    taken = np.array([prices[move.pool] * move.taken for move in loads.moves])
+    ranges = Ranges(
         lattice.sums(loads.seconds),
         lattice.sums(loads.missing),
         lattice.sums(loads.nbytes),
         loads.room * (1 + ROUNDING),
-        lattice.sums(priced_work(loads, prices)),
-        float((prices[pools] * taken).max(initial=0.0)),
+        lattice.sums(work),
+        float(taken.max(initial=0.0)),
     )
-
-
-def crossings_of(loads: AdditiveLoads) -> Crossings:
-    """Return the tensors that can cross a border at some cost; those of the same groups are added up."""
-    shared = np.flatnonzero((loads.touches.sum(axis=1) > 1) & loads.crossing.any(axis=0))
-    touches, same = np.unique(loads.touches[shared], axis=0, return_inverse=True)
-    kinds, kind = np.unique(loads.crossing[:, shared], axis=0, return_inverse=True)
-    seconds = np.zeros((len(kinds), len(touches)))
-    for at in range(len(kinds)):
-        seconds[at] = np.bincount(same.reshape(-1), kinds[at], len(touches))
-    return Crossings(packed(touches), seconds, kind.reshape(-1).astype(np.int64))
+    crossings = crossings_of(loads)
+    cuts = signed_cuts(lattice, crossings, work, ranges.most_work * load_s)[crossings.kind]
+    dims = [ranges.seconds + cuts, ranges.seconds - cuts]
+    sums = np.stack([*dims, ranges.nbytes] if loads.memory_binds else dims, axis=1)
+    left = ranges.work[-1] - ranges.work
+    costs = Costs(sums, sums, loads.missing > 0, *surely(ranges.work, left))
+    return Sums(ranges, crossings, costs)
 
 
 def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:
@@ -52,13 +58,6 @@ def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:
     return Devices(after, np.array(states, dtype=float).reshape(len(states), -1) @ prices)
 
 
-def costs_of(loads: AdditiveLoads, ranges: Ranges) -> Costs:
-    """Return the costs of ranges without transfers, in seconds and, where memory binds, in bytes."""
-    dims = [ranges.seconds, ranges.nbytes][: 2 if loads.memory_binds else 1]
-    sums = np.ascontiguousarray(np.stack(dims, axis=1))
-    return Costs(sums, sums, loads.missing > 0, *surely(ranges.work, ranges.work[-1] - ranges.work))
-
-
 def surely(done: Array, left: Array) -> tuple[Array, Array]:
     """Return work done and left, less what rounding may add to a limit on it."""
     error = ROUNDING * (done + left).max()
@@ -66,9 +65,11 @@ def surely(done: Array, left: Array) -> tuple[Array, Array]:
 
 
 def limits_of(loads: AdditiveLoads, costs: Costs, limit_s: float) -> Array:
-    """Return the limits of each move in each dim, a rounding error higher."""
-    limits = np.stack([np.full(len(loads.moves), limit_s), loads.room], axis=1)
-    return np.ascontiguousarray(limits[:, : costs.top.shape[1]] * (1 + ROUNDING))
+    """Return the limits of each move in each dim, a rounding error higher: bytes are the last dim."""
+    limits = np.full(costs.top.shape[:2], limit_s)
+    if loads.memory_binds:
+        limits[:, -1] = loads.room
+    return limits * (1 + ROUNDING)
 
 
 def numbered_along(loads: AdditiveLoads, sequence: Ints) -> AdditiveLoads:

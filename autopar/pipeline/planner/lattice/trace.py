@@ -47,7 +47,7 @@ def trace_costs(
 ) -> Costs:
     """Return the costs of ranges of the chosen groups, with the least work of all other groups."""
     work = priced_work(loads, prices)
-    dims = np.stack([loads.seconds, loads.nbytes][: 2 if loads.memory_binds else 1], axis=1)
+    dims = np.stack([loads.seconds, loads.nbytes] if loads.memory_binds else [loads.seconds], axis=1)
     weights = np.concatenate([dims.reshape(-1, len(work)), work[None]])
     before = loads.order.before[:, chosen].T | (chosen[:, None] == np.arange(len(work)))
     behind = loads.order.before[chosen] | (chosen[:, None] == np.arange(len(work)))
