@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.pipeline.planner.lattice.order import Ints, Order
-from autopar.utils.compiled import compiled
+from autopar.utils.compiled import compiled, inlined
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Small = NDArray[np.int32]
-Counts = TypeVar("Counts", Ints, Small)
 BITS = 64
-AT_ONCE = 2**24
+EDGES = 32
+"""Lower neighbours per downset for which there is room; it is the mean width of the order at most."""
+AT_ONCE = 2**21
 """Entries of a matrix of downsets by groups that is unpacked at once."""
 
 
@@ -62,19 +62,36 @@ class Lattice:
         return summed.reshape(*weights.shape[:-1], len(self))
 
 
-def lattice_of(order: Order, most: int) -> Lattice | None:
-    """Return all downsets of the order, or None if there are more than `most`."""
-    covers = order.covers
-    after, next_groups = np.nonzero(covers)
+def lattice_of(order: Order, most: int, most_edges: int | None = None) -> Lattice | None:
+    """Return all downsets of the order, or None if there are more than `most`.
+
+    At most `most_edges` pairs of neighbours are stored, by default `EDGES` per downset.
+    """
+    after, next_groups = np.nonzero(order.covers)
     next_first = np.searchsorted(after, np.arange(len(order) + 1))
-    found = _grow(packed(order.before.T), next_first, next_groups.astype(np.int64), most)
-    count, words, upper_first, upper, group = found
+    needs = packed(order.before.T)
+    edges = EDGES * most if most_edges is None else most_edges
+    # numpy asks the system for zeros, which takes memory only where something is written.
+    words = np.zeros((most, needs.shape[1]), np.uint64)
+    first = np.zeros(most + 1, np.int64)
+    upper, group = np.zeros(edges, np.int32), np.zeros(edges, np.int32)
+    table = np.zeros(1 << (4 * most).bit_length(), np.int32)
+    count = _grow(
+        needs, next_first, next_groups, words, np.zeros_like(words), table, first, upper, group
+    )
     if count < 0:
         return None
-    lower_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(upper_first))
+    return _turned(order, words[:count].copy(), first[: count + 1], upper, group)
+
+
+def _turned(order: Order, words: Words, first: Ints, upper: Small, group: Small) -> Lattice:
+    """Return the lattice with edges to lower neighbours, of edges to upper ones."""
+    count = len(words)
+    upper, group = upper[: first[-1]], group[: first[-1]]
+    lower = np.repeat(np.arange(count, dtype=np.int32), np.diff(first))
     sequence = np.argsort(upper, kind="stable")
-    first = np.searchsorted(upper[sequence], np.arange(count + 1))
-    return Lattice(order, words, first.astype(np.int64), lower_of[sequence], group[sequence])
+    starts = np.searchsorted(upper[sequence], np.arange(count + 1))
+    return Lattice(order, words, starts.astype(np.int64), lower[sequence], group[sequence])
 
 
 def packed(rows: NDArray[np.bool_]) -> Words:
@@ -91,124 +108,89 @@ def unpacked(words: Words, count: int) -> NDArray[np.bool_]:
     return bits.view(np.bool_)
 
 
-@compiled
-def _hash(words: Words) -> np.uint64:
+@inlined
+def _hash(words: Words, row: int) -> np.uint64:
     """Mix the words of a set (the finaliser of MurmurHash3)."""
     mixed = np.uint64(0x9E3779B97F4A7C15)
-    for word in words:
-        mixed = (mixed ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+    for word in range(words.shape[1]):
+        mixed = (mixed ^ words[row, word]) * np.uint64(0xFF51AFD7ED558CCD)
         mixed ^= mixed >> np.uint64(33)
         mixed *= np.uint64(0xC4CEB9FE1A85EC53)
         mixed ^= mixed >> np.uint64(29)
     return mixed
 
 
-@compiled
-def _find(table: Small, words: Words, wanted: Words) -> int:
-    """Return the slot of a set in a hash table of rows: its own, or the empty one where it belongs."""
+@inlined
+def _slot(table: Small, words: Words, wanted: int) -> int:
+    """Return the place of a set in a hash table of rows plus 1: its own, or the 0 where it belongs."""
     mask = np.uint64(len(table) - 1)
-    slot = _hash(wanted) & mask
-    while table[slot] >= 0:
-        row = table[slot]
-        same = True
-        for word in range(len(wanted)):
-            if words[row, word] != wanted[word]:
-                same = False
-                break
-        if same:
+    slot = _hash(words, wanted) & mask
+    while table[slot] > 0:
+        differing = np.uint64(0)
+        for word in range(words.shape[1]):
+            differing |= words[table[slot] - 1, word] ^ words[wanted, word]
+        if differing == 0:
             break
         slot = (slot + np.uint64(1)) & mask
     return np.int64(slot)
 
 
+@inlined
+def _is_ready(needs: Words, group: int, words: Words, row: int) -> bool:
+    """Whether a set has all groups that precede a group."""
+    lacking = np.uint64(0)
+    for word in range(words.shape[1]):
+        lacking |= needs[group, word] & ~words[row, word]
+    return lacking == 0
+
+
 @compiled
 def _grow(
-    needs: Words, next_first: Ints, next_groups: Ints, most: int
-) -> tuple[int, Words, Ints, Small, Small]:
-    """Enumerate downsets size by size; a first count of -1 says that there are more than `most`.
+    needs: Words,
+    next_first: Ints,
+    next_groups: Ints,
+    words: Words,
+    ready: Words,
+    table: Small,
+    upper_first: Ints,
+    upper: Small,
+    group: Small,
+) -> int:
+    """Enumerate downsets size by size; return their number, or -1 if they do not fit into the arrays.
 
-    `needs[g]` are the groups before group g, and its covers are at `next_first[g]` of `next_groups`.
+    `needs[g]` are the groups before group g, and those that follow it at once start at `next_first[g]`
+    of `next_groups`.  `ready[d]` are the groups that can be added to downset d.  The last row is a draft.
     """
     count, width = needs.shape
-    one, full = np.uint64(1), np.uint64(63)
-    room = 1024
-    words = np.zeros((room, width), np.uint64)
-    ready = np.zeros((room, width), np.uint64)
-    upper_first = np.zeros(room + 1, np.int64)
-    upper = np.empty(room, np.int32)
-    group = np.empty(room, np.int32)
-    table = np.full(4 * room, -1, np.int32)
+    found, edges = 1, 0
     for g in range(count):
-        if _is_within(needs, g, words[0]):
-            ready[0, g >> 6] |= one << (np.uint64(g) & full)
-    table[_find(table, words, words[0])] = 0
-    found, edges, here = 1, 0, 0
-    larger = np.zeros(width, np.uint64)
+        if _is_ready(needs, g, words, 0):
+            ready[0, g >> 6] |= np.uint64(1) << np.uint64(g & 63)
+    here = 0
     while here < found:
         for g in range(count):
-            bit = one << (np.uint64(g) & full)
-            if not ready[here, g >> 6] & bit:
+            bit = np.uint64(1) << np.uint64(g & 63)
+            if ready[here, g >> 6] & bit == 0:
                 continue
+            if found == len(words) or edges == len(upper):
+                return -1
             for word in range(width):
-                larger[word] = words[here, word]
-            larger[g >> 6] |= bit
-            slot = _find(table, words, larger)
-            if table[slot] < 0:
-                if found == most:
-                    return -1, words, upper_first, upper, group
-                if found == room:
-                    room *= 2
-                    words = _widened(words, room)
-                    ready = _widened(ready, room)
-                    upper_first = _lengthened(upper_first, room + 1)
-                    table = np.full(4 * room, -1, np.int32)
-                    for row in range(found):
-                        table[_find(table, words, words[row])] = row
-                    slot = _find(table, words, larger)
+                words[found, word] = words[here, word]
+            words[found, g >> 6] |= bit
+            slot = _slot(table, words, found)
+            if table[slot] == 0:
                 for word in range(width):
-                    words[found, word] = larger[word]
                     ready[found, word] = ready[here, word]
                 ready[found, g >> 6] &= ~bit
                 for at in range(next_first[g], next_first[g + 1]):
                     h = next_groups[at]
-                    if _is_within(needs, h, larger):
-                        ready[found, h >> 6] |= one << (np.uint64(h) & full)
-                table[slot] = found
+                    if _is_ready(needs, h, words, found):
+                        ready[found, h >> 6] |= np.uint64(1) << np.uint64(h & 63)
                 found += 1
-            if edges == len(upper):
-                upper = _lengthened(upper, 2 * edges)
-                group = _lengthened(group, 2 * edges)
-            upper[edges] = table[slot]
+                table[slot] = found
+            upper[edges] = table[slot] - 1
             group[edges] = g
             edges += 1
         here += 1
         upper_first[here] = edges
-    return found, words[:found], upper_first[: found + 1], upper[:edges], group[:edges]
-
-
-@compiled
-def _is_within(sets: Words, row: int, other: Words) -> bool:
-    """Whether all members of the set in this row are members of the other set."""
-    for word in range(len(other)):
-        if sets[row, word] & ~other[word]:
-            return False
-    return True
-
-
-@compiled
-def _widened(rows: Words, room: int) -> Words:
-    """Return the rows in an array with room for more."""
-    wide = np.zeros((room, rows.shape[1]), rows.dtype)
-    for row in range(len(rows)):
-        for word in range(rows.shape[1]):
-            wide[row, word] = rows[row, word]
-    return wide
-
-
-@compiled
-def _lengthened(values: Counts, room: int) -> Counts:
-    """Return the values in an array with room for more."""
-    long = np.zeros(room, values.dtype)
-    for at in range(len(values)):
-        long[at] = values[at]
-    return long
+    return found
