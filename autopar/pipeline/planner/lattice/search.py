@@ -134,8 +134,10 @@ class _Search:
 
     def relax(self) -> None:
         """Raise the bound by the relaxation on the groups with the most work."""
-        chosen, lattice = largest_trace(self.loads, self.prices, self.budget.effort.trace)
-        self._raise_bound(lattice, trace_costs(self.loads, chosen, lattice, self.prices))
+        work = priced_work(self.loads, self.prices)
+        chosen, lattice = largest_trace(self.loads, work, self.budget.effort.trace)
+        costs = trace_costs(self.loads, chosen, lattice, self.prices, self.bound_s)
+        self._raise_bound(lattice, costs)
 
     def improve(self) -> None:
         """Search the downsets near the best plan's order, in another order of each stage each time."""

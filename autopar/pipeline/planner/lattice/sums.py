@@ -13,7 +13,12 @@ from autopar.pipeline.planner.lattice.chains import ROUNDING, Ranges
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs, Devices
-from autopar.pipeline.planner.lattice.transfers import Crossings, crossings_of, signed_cuts
+from autopar.pipeline.planner.lattice.transfers import (
+    Crossings,
+    crossings_of,
+    places_of,
+    signed_cuts,
+)
 
 
 class Sums(NamedTuple):
@@ -27,17 +32,17 @@ class Sums(NamedTuple):
 def sums_of(loads: AdditiveLoads, lattice: Lattice, prices: Array, load_s: float) -> Sums:
     """Return the sums over all downsets; a stage is expected to take about `load_s`."""
     work = priced_work(loads, prices)
-    taken = np.array([prices[move.pool] * move.taken for move in loads.moves])
     ranges = Ranges(
         lattice.sums(loads.seconds),
         lattice.sums(loads.missing),
         lattice.sums(loads.nbytes),
         loads.room * (1 + ROUNDING),
         lattice.sums(work),
-        float(taken.max(initial=0.0)),
+        most_work(loads, prices),
     )
-    crossings = crossings_of(loads)
-    cuts = signed_cuts(lattice, crossings, work, ranges.most_work * load_s)[crossings.kind]
+    crossings = crossings_of(loads.touches, loads.crossing)
+    places = places_of(loads.order, work)
+    cuts = signed_cuts(lattice, crossings, places, load_s * ranges.most_work)[crossings.kind]
     dims = [ranges.seconds + cuts, ranges.seconds - cuts]
     sums = np.stack([*dims, ranges.nbytes] if loads.memory_binds else dims, axis=1)
     left = ranges.work[-1] - ranges.work
@@ -56,6 +61,11 @@ def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:
             there[move.pool] += move.taken
             after[index, at] = number.get(tuple(there), -1)
     return Devices(after, np.array(states, dtype=float).reshape(len(states), -1) @ prices)
+
+
+def most_work(loads: AdditiveLoads, prices: Array) -> float:
+    """Return the most work, at these prices, that a stage does per second of its load."""
+    return max((float(prices[move.pool]) * move.taken for move in loads.moves), default=0.0)
 
 
 def surely(done: Array, left: Array) -> tuple[Array, Array]:

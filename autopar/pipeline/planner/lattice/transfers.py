@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.downsets import (
     Array,
     Lattice,
@@ -26,7 +26,7 @@ from autopar.pipeline.planner.lattice.downsets import (
     unpacked,
 )
 from autopar.pipeline.planner.lattice.exact import rounded_down
-from autopar.pipeline.planner.lattice.order import Ints
+from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.utils.compiled import compiled
 
 
@@ -38,32 +38,39 @@ class Crossings(NamedTuple):
     kind: Ints
 
 
-def crossings_of(loads: AdditiveLoads) -> Crossings:
-    """Return the tensors that can cross a border at some cost; those of the same groups are added up."""
-    shared = np.flatnonzero((loads.touches.sum(axis=1) > 1) & loads.crossing.any(axis=0))
-    touches, same = np.unique(loads.touches[shared], axis=0, return_inverse=True)
-    kinds, kind = np.unique(loads.crossing[:, shared], axis=0, return_inverse=True)
+def crossings_of(touches: NDArray[np.bool_], crossing: Array) -> Crossings:
+    """Return the tensors that can cross a border at some cost; those of the same groups are added up.
+
+    `touches[t, g]` is whether group g touches tensor t, `crossing[m, t]` are its seconds on move m.
+    """
+    shared = np.flatnonzero((touches.sum(axis=1) > 1) & crossing.any(axis=0))
+    touches, same = np.unique(touches[shared], axis=0, return_inverse=True)
+    kinds, kind = np.unique(crossing[:, shared], axis=0, return_inverse=True)
     seconds = np.zeros((len(kinds), len(touches)))
     for at in range(len(kinds)):
         seconds[at] = np.bincount(same.reshape(-1), kinds[at], len(touches))
     return Crossings(packed(touches), seconds, kind.reshape(-1).astype(np.int64))
 
 
+def places_of(order: Order, work: Array) -> Array:
+    """Return for each group about how much work precedes it in a sequence of all groups."""
+    places: Array = (work @ order.before + work.sum() - order.before @ work) / 2
+    return places
+
+
 def signed_cuts(
-    lattice: Lattice, crossings: Crossings, work: Array, stage_work: float
+    lattice: Lattice, crossings: Crossings, places: Array, stage_work: float
 ) -> Array:
     """Return [kind, downset]: the signed seconds of the tensors that each downset cuts.
 
-    `work[g]` is the work of group g, of which a stage does about `stage_work`.
+    Group g comes after the work `places[g]`, of which a stage does about `stage_work`.
     """
-    touches = unpacked(crossings.touches, len(work))
-    before = lattice.order.before
-    places = (work @ before + work.sum() - before @ work) / 2
+    touches = unpacked(crossings.touches, len(places))
     middles = (touches @ places) / np.maximum(touches.sum(axis=1), 1)
     signs = 1.0 - 2.0 * (np.rint(middles / max(stage_work, 1e-300)) % 2)
     seconds = np.array([rounded_down(kind) for kind in crossings.seconds]) * signs
     groups, tensors = np.nonzero(touches.T)
-    first = np.searchsorted(groups, np.arange(len(work) + 1))
+    first = np.searchsorted(groups, np.arange(len(places) + 1))
     return _sum_cuts(
         lattice.first, lattice.lower, lattice.group, lattice.words, first, tensors,
         crossings.touches, seconds,
