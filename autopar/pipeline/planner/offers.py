@@ -17,6 +17,8 @@ from autopar.pipeline.planner.frontier import NOTHING, WORKING, Array, added, ro
 from autopar.pipeline.planner.workload import Option, Workload
 
 Ints = NDArray[np.intp]
+AT_ONCE = 2**22
+"""Entries of a matrix of ranges by tensors that is computed at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,40 +54,43 @@ def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
     nested = [(start, downsets.above(start)) for start in range(len(downsets) - 1)]
     start = np.concatenate([np.full(len(ends), at) for at, ends in nested]).astype(np.intp)
     end = np.concatenate([ends for _, ends in nested]).astype(np.intp)
-    crossing = _crossing(workload, downsets, start, end)
-    made = [_offer(workload, downsets, way, start, end, crossing) for way in ways]
+    made = [_offer(workload, downsets, way, start, end) for way in ways]
     return [offer for offer in made if len(offer.of)]
 
 
-def _crossing(workload: Workload, downsets: Downsets, start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Return [range, tensor]: whether some but not all layers that touch the tensor are in the range."""
+def border_seconds(
+    workload: Workload, downsets: Downsets, way: tuple[int, int], start: Ints, end: Ints
+) -> Array:
+    """Return the seconds per microbatch of transfers across the borders of ranges."""
     touches = np.zeros((len(workload.layers), len(workload.tensors)))
     for index, tensor in enumerate(workload.tensors):
         touches[[tensor.source, *tensor.targets], index] = 1
-    inside = downsets.holds @ touches
-    count = inside[end] - inside[start]
-    cut: NDArray[np.bool_] = (count > 0) & (count < touches.sum(axis=0))
-    return cut
-
-
-def border_seconds(
-    workload: Workload, way: tuple[int, int], holds: NDArray[np.bool_], crossing: NDArray[np.bool_]
-) -> Array:
-    """Return the seconds per microbatch of transfers across the borders of ranges.
-
-    `holds[r, l]` is whether range r contains layer l, `crossing[r, t]` whether tensor t crosses its
-    borders.
-    """
-    pool = workload.pools[way[0]]
-    total: Array = crossing @ tensor_seconds(workload, way[0])
-    if not pool.pays_transfers:
+    inside, every = downsets.holds @ touches, touches.sum(axis=0)
+    total = np.zeros(len(start))
+    if not workload.pools[way[0]].pays_transfers:
         return total
+    seconds = tensor_seconds(workload, way[0])
+    resent = _resent_seconds(workload, way)
+    rows = max(1, AT_ONCE // max(1, len(workload.tensors)))
+    for part in (slice(at, at + rows) for at in range(0, len(start), rows)):
+        count = inside[end[part]] - inside[start[part]]
+        crossing = (count > 0) & (count < every)
+        total[part] = crossing @ seconds
+        for layer, tensor, further in resent:
+            holds = downsets.holds[end[part], layer] & ~downsets.holds[start[part], layer]
+            total[part] += further * (crossing[:, tensor] & holds)
+    return total
+
+
+def _resent_seconds(workload: Workload, way: tuple[int, int]) -> list[tuple[int, int, float]]:
+    """Return layers, tensors and the seconds that the layer adds if the tensor crosses its stage's border."""
+    found = []
     for index, layer in enumerate(workload.layers):
         resent = next((o.resent for o in layer.options if o.way == way), ())
         for tensor, nbytes in resent:
-            further = workload.tensors[tensor].round_trips * nbytes / pool.bytes_per_s
-            total += further * (crossing[:, tensor] & holds[:, index])
-    return total
+            trips = workload.tensors[tensor].round_trips
+            found.append((index, tensor, trips * nbytes / workload.pools[way[0]].bytes_per_s))
+    return found
 
 
 def tensor_seconds(workload: Workload, pool: int) -> Array:
@@ -113,21 +118,19 @@ def _offer(
     way: tuple[int, int],
     start: Ints,
     end: Ints,
-    crossing: NDArray[np.bool_],
 ) -> Offers:
     layers = range(len(workload.layers))
     rows = [options_on(workload, layer, way)[1] for layer in layers]
     able = np.array([len(r) > 0 for r in rows])
     missing = downsets.holds @ (~able).astype(int)
     chosen = missing[end] == missing[start]
-    start, end, crossing = start[chosen], end[chosen], crossing[chosen]
+    start, end = start[chosen], end[chosen]
     free = {at for at in layers if len(rows[at]) > 1 or (rows[at][:, WORKING] > 0).any()}
     fixed = np.array(
         [r[0] if len(r) and at not in free else NOTHING[0] for at, r in enumerate(rows)]
     )
     base = downsets.holds @ fixed
-    holds = downsets.holds[end] & ~downsets.holds[start]
-    border = border_seconds(workload, way, holds, crossing)
+    border = border_seconds(workload, downsets, way, start, end)
     memory = workload.pools[way[0]].memory_nbytes
     points: list[Array] = []
     if free:

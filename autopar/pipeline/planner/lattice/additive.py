@@ -13,7 +13,7 @@ import numpy as np
 
 from autopar.pipeline.planner.downsets import Groups, groups_of
 from autopar.pipeline.planner.frontier import WORKING
-from autopar.pipeline.planner.lattice.downsets import Array
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.pipeline.planner.offers import options_on, tensor_seconds
 from autopar.pipeline.planner.workload import Option, Workload
@@ -62,12 +62,13 @@ class AdditiveLoads:
         return bool((self.nbytes.sum(axis=1) > self.room).any())
 
     @property
-    def least_seconds(self) -> Array:
-        """The device-seconds of each group on its cheapest move."""
-        taken = np.array([move.taken for move in self.moves], dtype=float)
-        offered = np.where(self.missing > 0, np.inf, self.seconds * taken[:, None])
-        least: Array = offered.min(axis=0)
-        return least
+    def pool_work(self) -> Array:
+        """[pool, group]: device-seconds on the pool's cheapest move, infinite where there is none."""
+        work = np.full((len(self.devices), len(self.order)), np.inf)
+        for move, seconds, missing in zip(self.moves, self.seconds, self.missing, strict=True):
+            offered = np.where(missing > 0, np.inf, move.taken * seconds)
+            np.minimum(work[move.pool], offered, out=work[move.pool])
+        return work
 
     def merged(self, into: Ints) -> AdditiveLoads:
         """Return the loads in which group `into[g]` stands for each group g."""
@@ -101,7 +102,7 @@ def additive_loads(workload: Workload) -> AdditiveLoads | None:
         chosen = _only_options(workload, way)
         if chosen is None:
             return None
-        for move in moves_of(workload, way):
+        for move in (Move(*way, replicas) for replicas in workload.replicas_of(way)):
             moves.append(move)
             rows.append(_sums(workload, move, chosen, groups))
     touches = np.zeros((len(workload.tensors), len(groups.members)), dtype=bool)
@@ -119,14 +120,6 @@ def additive_loads(workload: Workload) -> AdditiveLoads | None:
         touches,
         np.array([tensor_seconds(workload, m.pool) / m.replicas for m in moves]),
     )
-
-
-def moves_of(workload: Workload, way: tuple[int, int]) -> list[Move]:
-    """Return a way on each number of replicas that its pool and the microbatches permit."""
-    pool = workload.pools[way[0]]
-    most = pool.count // way[1] if pool.replicas else min(1, pool.count // way[1])
-    steps = workload.microbatches
-    return [Move(*way, d) for d in range(1, most + 1) if steps is None or steps % d == 0]
 
 
 def _only_options(workload: Workload, way: tuple[int, int]) -> list[Option | None] | None:

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar.pipeline.planner.lattice.additive import AdditiveLoads
-from autopar.pipeline.planner.lattice.downsets import Array
-from autopar.pipeline.planner.lattice.exact import rounded_down
+from autopar.pipeline.planner.lattice.exact import Array, rounded_down
 
 
-def prices_of(loads: AdditiveLoads) -> Array:
-    """Return the price of a second on a device of each pool; those of all devices sum to 1."""
-    work = _pool_work(loads)
-    counts = np.array(loads.devices, dtype=float)
+def prices_of(work: Array, counts: Array) -> Array:
+    """Return the price of a second on a device of each pool; those of all devices sum to 1.
+
+    `work[p, g]` are the device-seconds of group g on pool p, infinite where it cannot run there, and
+    `counts[p]` are the devices of pool p.
+    """
     used = np.flatnonzero((counts > 0) & np.isfinite(work).any(axis=1))
     prices = np.zeros(len(counts))
     prices[used] = _dual(work[used], counts[used]) if len(used) > 1 else 1.0
@@ -29,25 +29,14 @@ def prices_of(loads: AdditiveLoads) -> Array:
     return prices / total if total > 0 else prices
 
 
-def priced_work(loads: AdditiveLoads, prices: Array) -> Array:
-    """Return the least price of each group; infinite where no move offers it.
+def priced(work: Array, prices: Array) -> Array:
+    """Return the least price of each group; infinite where no pool can run it.
 
     They are rounded down, so that sums are exact in any order.
     """
-    work = _pool_work(loads)
     with np.errstate(invalid="ignore"):
-        priced = np.where(np.isfinite(work), prices[:, None] * work, np.inf)
-    least: Array = priced.min(axis=0, initial=np.inf)
-    return rounded_down(least)
-
-
-def _pool_work(loads: AdditiveLoads) -> Array:
-    """[pool, group]: device-seconds on the pool's cheapest move, infinite where there is none."""
-    work = np.full((len(loads.devices), len(loads.order)), np.inf)
-    for move, seconds, missing in zip(loads.moves, loads.seconds, loads.missing, strict=True):
-        offered = np.where(missing > 0, np.inf, move.taken * seconds)
-        np.minimum(work[move.pool], offered, out=work[move.pool])
-    return work
+        costs = np.where(np.isfinite(work), prices[:, None] * work, np.inf)
+    return rounded_down(costs.min(axis=0, initial=np.inf))
 
 
 def _dual(work: Array, counts: Array) -> Array:

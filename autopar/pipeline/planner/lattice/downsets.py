@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.utils.compiled import compiled, inlined
 
-Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Small = NDArray[np.int32]
 BITS = 64

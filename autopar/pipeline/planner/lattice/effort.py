@@ -7,20 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+PER_SECOND = 30_000
+"""Downsets for which a search takes a second."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """Limits of a search.
 
-    It ends after `seconds`, or without these after `pairs` visited pairs of downsets, so that its answer
-    does not depend on the machine.  The other numbers are of downsets: in all, near the order of a
-    plan, and of a part of the groups.
+    It ends after `seconds`, or without these after `pairs` compared pairs of downsets, so that its answer
+    does not depend on the machine.  The other numbers limit memory, and so the downsets that are
+    enumerated: of all groups, near the order of a plan (more each time that no better one is found), and
+    of a part of the groups.
     """
 
     seconds: float | None = None
-    pairs: int = 2_000_000_000
+    pairs: int = 4_000_000_000
     downsets: int = 1_000_000
-    near: int = 20_000
+    edges: int = 12_000_000
+    near: tuple[int, ...] = (5_000, 20_000, 80_000)
     trace: int = 100_000
+
+    @property
+    def most_downsets(self) -> int:
+        """The most downsets of all groups, also in view of the seconds."""
+        if self.seconds is None:
+            return self.downsets
+        return min(self.downsets, 1_000 + int(self.seconds * PER_SECOND))
 
 
 @dataclass

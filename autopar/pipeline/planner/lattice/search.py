@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
-from autopar.pipeline.planner.lattice.area import priced_work, prices_of
+from autopar.pipeline.planner.lattice.area import priced, prices_of
 from autopar.pipeline.planner.lattice.chains import Chain, best_chain
 from autopar.pipeline.planner.lattice.contraction import contracted
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice, lattice_of
 from autopar.pipeline.planner.lattice.effort import Budget, Effort
-from autopar.pipeline.planner.lattice.order import Ints
+from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.pipeline.planner.lattice.reach import Costs, reached, reaching
 from autopar.pipeline.planner.lattice.sequences import ranked, usual_sequences
 from autopar.pipeline.planner.lattice.sums import (
@@ -41,7 +41,7 @@ FIRST_RISE, MOST_RISE = 2.0**-9, 2.0**-4
 """By how much the limit on loads rises at first and at most, relative to it."""
 FOR_PROOF = 0.7
 """The share of the effort after which the proof of a plan is given up, and plans are improved."""
-STALLED = 12
+STALLED = 6
 """Rounds of improvement that may fail in a row."""
 SLIGHTLY = 1e-9
 """A plan is only taken if its load is less by this relative difference."""
@@ -75,7 +75,7 @@ def best_split(loads: AdditiveLoads, effort: Effort) -> Split:
     """Return the best split that is found within the effort."""
     search = _Search(contracted(loads), Budget(effort))
     search.start()
-    lattice = lattice_of(search.loads.order, effort.downsets)
+    lattice = lattice_of(search.loads.order, effort.most_downsets, effort.edges)
     if lattice is not None:
         search.prove(lattice)
     else:
@@ -98,9 +98,9 @@ class _Search:
     def __init__(self, loads: AdditiveLoads, budget: Budget) -> None:
         """Start without a plan, with the bound of evenly spread work."""
         self.loads, self.budget = loads, budget
-        self.prices = prices_of(loads)
+        self.prices = prices_of(loads.pool_work, np.array(loads.devices, dtype=float))
         self.devices = devices_of(loads, self.prices)
-        self.bound_s = float(priced_work(loads, self.prices).sum())
+        self.bound_s = float(priced(loads.pool_work, self.prices).sum())
         self.load_s = math.inf
         self.parts: tuple[Part, ...] = ()
         self.is_over = False
@@ -114,7 +114,7 @@ class _Search:
     def start(self) -> None:
         """Take the best plan along some topological orders."""
         for sequence in usual_sequences(self.loads.order):
-            self._plan_along(sequence, 1)
+            self._plan_along(sequence, 1, len(sequence) + 1)
 
     def prove(self, lattice: Lattice) -> None:
         """Raise the limit on loads from the relaxation's bound until a chain is found."""
@@ -134,7 +134,7 @@ class _Search:
 
     def relax(self) -> None:
         """Raise the bound by the relaxation on the groups with the most work."""
-        work = priced_work(self.loads, self.prices)
+        work = priced(self.loads.pool_work, self.prices)
         chosen, lattice = largest_trace(self.loads, work, self.budget.effort.trace)
         costs = trace_costs(self.loads, chosen, lattice, self.prices, self.bound_s)
         self._raise_bound(lattice, costs)
@@ -142,17 +142,20 @@ class _Search:
     def improve(self) -> None:
         """Search the downsets near the best plan's order, in another order of each stage each time."""
         random = np.random.default_rng(0)
-        failed, width, spend = 0, 1, self.budget.spender(1.0)
-        while self.parts and failed < STALLED and spend(0):
-            rank = self._stage_of_group() + random.random(len(self.loads.order))
-            sequence = ranked(self.loads.order, rank)
-            width = self._widest(sequence, width)
-            failed = 0 if self._plan_along(sequence, width) else failed + 1
+        spend = self.budget.spender(1.0)
+        width = 1
+        for near in self.budget.effort.near:
+            failed = 0
+            while self.parts and failed < STALLED and spend(0):
+                rank = self._stage_of_group() + random.random(len(self.loads.order))
+                sequence = ranked(self.loads.order, rank)
+                width = self._widest(sequence, width, near)
+                failed = 0 if self._plan_along(sequence, width, near) else failed + 1
 
-    def _plan_along(self, sequence: Ints, width: int) -> bool:
+    def _plan_along(self, sequence: Ints, width: int, near: int) -> bool:
         """Take the best plan whose downsets are near a topological order; whether it is better."""
         loads = numbered_along(self.loads, sequence)
-        lattice = lattice_of(loads.order.banded(width), self.budget.effort.near)
+        lattice = lattice_of(loads.order.banded(width), near)
         if lattice is None:
             return False
         sums = sums_of(loads, lattice, self.prices, self.bound_s)
@@ -162,13 +165,12 @@ class _Search:
             self._take(loads, lattice, chain)
         return bool(chain.stages)
 
-    def _widest(self, sequence: Ints, width: int) -> int:
+    def _widest(self, sequence: Ints, width: int, near: int) -> int:
         """Return the largest width at which the downsets near an order are not too many."""
-        order = numbered_along(self.loads, sequence).order
-        most = self.budget.effort.near
-        while width > 1 and lattice_of(order.banded(width), most) is None:
+        order = Order(self.loads.order.before[np.ix_(sequence, sequence)])
+        while width > 1 and lattice_of(order.banded(width), near) is None:
             width -= 1
-        while width < len(order) and lattice_of(order.banded(width + 1), most) is not None:
+        while width < len(order) and lattice_of(order.banded(width + 1), near) is not None:
             width += 1
         return width
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autopar.pipeline.planner.lattice.downsets import Array
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints, Order
 
 

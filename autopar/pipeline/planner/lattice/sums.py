@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
-from autopar.pipeline.planner.lattice.area import priced_work
+from autopar.pipeline.planner.lattice.area import priced
 from autopar.pipeline.planner.lattice.chains import ROUNDING, Ranges
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice
 from autopar.pipeline.planner.lattice.order import Ints
@@ -31,7 +31,7 @@ class Sums(NamedTuple):
 
 def sums_of(loads: AdditiveLoads, lattice: Lattice, prices: Array, load_s: float) -> Sums:
     """Return the sums over all downsets; a stage is expected to take about `load_s`."""
-    work = priced_work(loads, prices)
+    work = priced(loads.pool_work, prices)
     ranges = Ranges(
         lattice.sums(loads.seconds),
         lattice.sums(loads.missing),

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
-from autopar.pipeline.planner.lattice.area import priced_work
+from autopar.pipeline.planner.lattice.area import priced
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice, lattice_of
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs
@@ -62,7 +62,7 @@ def trace_costs(
 
     A stage is expected to take about `load_s`.
     """
-    work = priced_work(loads, prices)
+    work = priced(loads.pool_work, prices)
     weights = np.concatenate([loads.seconds, loads.nbytes, work[None]])
     itself = chosen[:, None] == np.arange(len(work))
     before = (loads.order.before[:, chosen].T | itself).astype(np.float32)
