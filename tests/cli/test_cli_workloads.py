@@ -61,7 +61,7 @@ def test_it_is_the_librarys_answer(tmp_path: Path) -> None:
     ("content", "flags", "said"),
     [
         ({"layers": 3}, (), "layers.json: this is not a workload: layers"),
-        ({"nodes": [{"TMPCs": {}}]}, (), "layers.json: this is not an input of Piper: KeyError"),
+        ({"nodes": [{"TMPCs": {}}]}, (), "layers.json: this is not an input of Piper: maxDevices: Field required"),
         (
             {"nodes": [{"fpgaLatency": 1}]},
             (),

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.pipeline.planner.downsets import Downsets
-from autopar.pipeline.planner.frontier import Array
+from autopar.pipeline.planner.frontier import REDUCED, Array, sums
 from autopar.pipeline.planner.loaded_stage import LoadedStage
-from autopar.pipeline.planner.offers import Ints, Offers, offers_of
+from autopar.pipeline.planner.offers import Ints, Offers, flights_of, offers_of, options_on
 from autopar.pipeline.planner.workload import Workload
 
 
@@ -136,12 +136,12 @@ class _Solver:
         g, flights = self.fewest(limit), self.flights(limit)
         state, found = self.whole, []
         while state[0] != len(self.downsets) - 1:
-            state, stage = self._first_stage(g, flights, state, limit)
+            state, stage = self._first_stage(g, flights, state)
             found.append(stage)
         return tuple(found)
 
     def _first_stage(
-        self, g: Array, flights: list[Array], state: tuple[int, ...], limit: float
+        self, g: Array, flights: list[Array], state: tuple[int, ...]
     ) -> tuple[tuple[int, ...], LoadedStage]:
         for move, most in zip(self.moves, flights, strict=True):
             left = list(state)
@@ -152,21 +152,23 @@ class _Solver:
                 left[0] = int(move.offers.end[row])
                 summed = g[tuple(left)] + move.replicas
                 if summed == g[state] and summed <= move.replicas * most[row]:
-                    stage = self._stage(move, int(row), int(-(-summed // move.replicas)), limit)
+                    stage = self._stage(move, int(row), int(-(-summed // move.replicas)))
                     return tuple(left), stage
         raise AssertionError("the recurrence has no step that explains its own value")
 
-    def _stage(self, move: _Move, row: int, in_flight: int, limit: float) -> LoadedStage:
+    def _stage(self, move: _Move, row: int, in_flight: int) -> LoadedStage:
+        """Return the stage with the options of least load that leave room for what is in flight."""
         offers = move.offers
-        points = (offers.of == row) & (offers.flights >= in_flight)
-        load = float(move.loads[points].min())
         start, end = offers.start[row], offers.end[row]
-        layers = np.flatnonzero(self.downsets.holds[end] & ~self.downsets.holds[start])
-        return LoadedStage(
-            tuple(int(l) for l in layers),
-            offers.pool,
-            offers.devices,
-            move.replicas,
-            in_flight,
-            load,
+        layers = np.flatnonzero(self.downsets.holds[end] & ~self.downsets.holds[start]).tolist()
+        way = (offers.pool, offers.devices)
+        ways = [options_on(self.workload, layer, way) for layer in layers]
+        rows, choices = sums([rows for _, rows in ways])
+        loads = (rows[:, 0] + offers.border_s[row]) / move.replicas
+        loads += self.workload.reduce_share(offers.pool, move.replicas) * rows[:, REDUCED]
+        fits = flights_of(rows, self.workload.pools[offers.pool].memory_nbytes) >= in_flight
+        best = int(np.where(fits, loads, math.inf).argmin())
+        names = tuple(
+            options[choice].name for (options, _), choice in zip(ways, choices[best], strict=True)
         )
+        return LoadedStage(tuple(layers), names, *way, move.replicas, in_flight, float(loads[best]))

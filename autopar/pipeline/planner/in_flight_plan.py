@@ -7,11 +7,10 @@ import math
 import numpy as np
 
 from autopar.errors import InfeasibleError
-from autopar.pipeline.planner.downsets import Downsets, Groups, downsets_of, groups_of
-from autopar.pipeline.planner.in_flight import InFlightStages, least_in_flight
+from autopar.pipeline.planner.downsets import Groups, downsets_of, groups_of
+from autopar.pipeline.planner.in_flight import least_in_flight
 from autopar.pipeline.planner.lattice.area import priced, prices_of
 from autopar.pipeline.planner.lattice.downsets import Lattice, lattice_of
-from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Order
 from autopar.pipeline.planner.lattice.sequences import usual_sequences
 from autopar.pipeline.planner.loaded_stage import LoadedStage, ThroughputPlan
@@ -109,9 +108,7 @@ def _refuse(workload: Workload, ranges: int, is_proved: bool) -> None:
             "no range of layers fits into any pool; raise a pool's memory or count"
         )
     pools = ", ".join(f"{p.name}: {p.count} x {p.memory_nbytes:.4g} bytes" for p in workload.pools)
-    remedy = (
-        "give more devices or memory, fewer microbatches in flight, or layers an option that keeps less"
-    )
+    remedy = "give more devices or memory, fewer microbatches in flight, or layers an option that keeps less"
     if is_proved:
         raise InfeasibleError(f"no plan of stages fits into {pools}; {remedy}")
     raise InfeasibleError(

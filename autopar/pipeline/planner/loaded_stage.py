@@ -9,10 +9,12 @@ from dataclasses import dataclass
 class LoadedStage:
     """Layers on `replicas` groups of `devices` devices of a pool; `load_s` per microbatch.
 
-    `in_flight` microbatches are in flight on each replica.
+    `options` has the name of each layer's option.  `in_flight` microbatches are in flight on each
+    replica.
     """
 
     layers: tuple[int, ...]
+    options: tuple[str, ...]
     pool: int
     devices: int
     replicas: int

@@ -141,7 +141,7 @@ def _offer(
         points = list((base[end] - base[start])[:, None, :])
     of = np.repeat(np.arange(len(points)), [len(p) for p in points]).astype(np.intp)
     every = np.concatenate(points) if points else np.zeros((0, 5))
-    flights = _flights(every, memory)
+    flights = flights_of(every, memory)
     fits = flights >= 1
     used, of = np.unique(of[fits], return_inverse=True)
     every, flights = every[fits], flights[fits]
@@ -152,7 +152,7 @@ def _offer(
     )  # fmt: skip
 
 
-def _flights(rows: Array, memory: float) -> Array:
+def flights_of(rows: Array, memory: float) -> Array:
     """Return how many microbatches in flight fit into memory; infinity if nothing is kept for them."""
     left = memory - rows[:, 2] - rows[:, WORKING]
     kept = rows[:, 3]

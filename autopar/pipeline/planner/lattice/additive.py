@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autopar.pipeline.planner.downsets import Groups, groups_of
-from autopar.pipeline.planner.frontier import WORKING
+from autopar.pipeline.planner.frontier import KEPT, WORKING
 from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.pipeline.planner.offers import options_on, tensor_seconds
 from autopar.pipeline.planner.workload import Option, Workload
-
-KEPT = 3
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autopar.pipeline.planner.lattice.downsets import Array, Lattice, Small, Words
 from autopar.pipeline.planner.lattice.order import Ints

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-
 PER_SECOND = 30_000
 """Downsets for which a search takes a second."""
 

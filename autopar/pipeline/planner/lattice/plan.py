@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from autopar.errors import InfeasibleError
@@ -16,9 +14,7 @@ from autopar.pipeline.planner.loaded_stage import LoadedStage, ThroughputPlan
 from autopar.pipeline.planner.workload import Workload
 
 
-def least_additive_load(
-    workload: Workload, loads: AdditiveLoads, effort: Effort
-) -> ThroughputPlan:
+def least_additive_load(workload: Workload, loads: AdditiveLoads, effort: Effort) -> ThroughputPlan:
     """Return the best plan and bound of these loads; raise `InfeasibleError` if there is no plan."""
     _refuse_hopeless(workload, loads)
     found = best_split(loads, effort)
@@ -27,23 +23,24 @@ def least_additive_load(
     stages = _stages(workload, loads, found)
     load_s = max(stage.load_s for stage in stages)
     bound_s = load_s if found.is_over else min(found.bound_s, load_s)
-    return ThroughputPlan(stages, load_s, bound_s, found.downsets, found.pairs, _method(found, effort))
+    return ThroughputPlan(
+        stages, load_s, bound_s, found.downsets, found.pairs, _method(found, effort)
+    )
 
 
-def _stages(
-    workload: Workload, loads: AdditiveLoads, found: Split
-) -> tuple[LoadedStage, ...]:
+def _stages(workload: Workload, loads: AdditiveLoads, found: Split) -> tuple[LoadedStage, ...]:
     """Return the stages from first to last, with loads as `evaluate.py` defines them."""
     stages: list[LoadedStage] = []
     behind = 0
     for part in reversed(found.parts):
         move = loads.moves[part.move]
         behind += move.replicas
-        load_s = load_of(workload, _explicit(workload, part.layers, move))
-        in_flight = -(-behind // move.replicas)
+        explicit = _explicit(workload, part.layers, move)
+        names = tuple(option.name for _, option in explicit.options)
         stages.append(
             LoadedStage(
-                part.layers, move.pool, move.devices, move.replicas, in_flight, load_s,
+                part.layers, names, move.pool, move.devices, move.replicas,
+                -(-behind // move.replicas), load_of(workload, explicit),
             )
         )  # fmt: skip
     return tuple(stages[::-1])

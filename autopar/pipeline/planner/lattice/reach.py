@@ -80,7 +80,13 @@ def reaching(lattice: Lattice, costs: Costs, devices: Devices, limits: Array) ->
 
 @compiled
 def _reach(
-    first: Ints, lower: Small, group: Small, costs: Costs, devices: Devices, limits: Array, most: float
+    first: Ints,
+    lower: Small,
+    group: Small,
+    costs: Costs,
+    devices: Devices,
+    limits: Array,
+    most: float,
 ) -> Truths:
     """Decide all downsets state by state; states are numbered so that moves lead to larger ones."""
     moves, dims, count = costs.top.shape

@@ -58,9 +58,7 @@ def places_of(order: Order, work: Array) -> Array:
     return places
 
 
-def signed_cuts(
-    lattice: Lattice, crossings: Crossings, places: Array, stage_work: float
-) -> Array:
+def signed_cuts(lattice: Lattice, crossings: Crossings, places: Array, stage_work: float) -> Array:
     """Return [kind, downset]: the signed seconds of the tensors that each downset cuts.
 
     Group g comes after the work `places[g]`, of which a stage does about `stage_work`.
