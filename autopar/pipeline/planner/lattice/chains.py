@@ -95,10 +95,10 @@ def best_chain(
     `allowed[b, s]` is whether a state is computed.  `spend` is told how many pairs of downsets were
     compared, and says whether to go on.
     """
+    if not allowed[0, 0] or not allowed[-1].any():
+        return Chain((), np.inf, True)
     chosen = np.flatnonzero(allowed.any(axis=1))
     chosen = chosen[np.argsort(ranges.work[chosen], kind="stable")]
-    if not len(chosen) or chosen[-1] != len(lattice) - 1:
-        return Chain((), np.inf, True)
     words = lattice.words[chosen]
     there = Ranges(
         ranges.seconds[:, chosen], ranges.missing[:, chosen], ranges.nbytes[:, chosen],

@@ -72,12 +72,20 @@ def lattice_of(order: Order, most: int, most_edges: int | None = None) -> Lattic
     needs = packed(order.before.T)
     edges = EDGES * most if most_edges is None else most_edges
     # numpy asks the system for zeros, which takes memory only where something is written.
-    words = np.zeros((most, needs.shape[1]), np.uint64)
+    words = np.zeros((most + 1, needs.shape[1]), np.uint64)
     first = np.zeros(most + 1, np.int64)
     upper, group = np.zeros(edges, np.int32), np.zeros(edges, np.int32)
     table = np.zeros(1 << (4 * most).bit_length(), np.int32)
     count = _grow(
-        needs, next_first, next_groups, words, np.zeros_like(words), table, first, upper, group
+        needs,
+        next_first,
+        next_groups,
+        words,
+        np.zeros(words.shape, np.uint64),
+        table,
+        first,
+        upper,
+        group,
     )
     if count < 0:
         return None
@@ -172,13 +180,15 @@ def _grow(
             bit = np.uint64(1) << np.uint64(g & 63)
             if ready[here, g >> 6] & bit == 0:
                 continue
-            if found == len(words) or edges == len(upper):
+            if edges == len(upper):
                 return -1
             for word in range(width):
                 words[found, word] = words[here, word]
             words[found, g >> 6] |= bit
             slot = _slot(table, words, found)
             if table[slot] == 0:
+                if found == len(words) - 1:
+                    return -1
                 for word in range(width):
                     ready[found, word] = ready[here, word]
                 ready[found, g >> 6] &= ~bit

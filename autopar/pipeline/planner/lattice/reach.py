@@ -41,10 +41,12 @@ class Costs(NamedTuple):
 class Devices(NamedTuple):
     """States count the devices taken: move m leads from state s to `after[s, m]`, or -1.
 
-    A state takes at most `capacity[s]` of the work of `Costs` per second of load.
+    So does `idle[s, p]` for one device of pool p that does nothing.  A state does at most `capacity[s]`
+    of the work of `Costs` per second of load.
     """
 
     after: Ints
+    idle: Ints
     capacity: Array
 
 
@@ -116,4 +118,9 @@ def _reach(
                         fits = False
                 if fits:
                     found[after, d] = True
+        for pool in range(devices.idle.shape[1]):
+            after = devices.idle[state, pool]
+            if after >= 0:
+                for d in range(count):
+                    found[after, d] |= found[state, d]
     return found

@@ -36,7 +36,7 @@ from autopar.pipeline.planner.lattice.sums import (
 from autopar.pipeline.planner.lattice.trace import largest_trace, trace_costs
 
 CLOSE = 1e-4
-"""The relaxation's bound is computed up to this relative difference."""
+"""The relaxation's bound is computed up to this difference, relative to the load of the first plan."""
 FIRST_RISE, MOST_RISE = 2.0**-9, 2.0**-4
 """By how much the limit on loads rises at first and at most, relative to it."""
 FOR_PROOF = 0.7
@@ -122,7 +122,7 @@ class _Search:
         self._raise_bound(lattice, sums.costs)
         rise, spend = FIRST_RISE, self.budget.spender(FOR_PROOF)
         while not self.is_over:
-            limit_s = min(self.bound_s * (1 + rise), self.most_s)
+            limit_s = min(self.bound_s + rise * (self.bound_s or self.most_s), self.most_s)
             chain = self._chain(lattice, sums, limit_s, spend)
             if not chain.is_complete:
                 return
@@ -146,7 +146,7 @@ class _Search:
         width = 1
         for near in self.budget.effort.near:
             failed = 0
-            while self.parts and failed < STALLED and spend(0):
+            while self.bound_s < self.load_s < math.inf and failed < STALLED and spend(0):
                 rank = self._stage_of_group() + random.random(len(self.loads.order))
                 sequence = ranked(self.loads.order, rank)
                 width = self._widest(sequence, width, near)
@@ -161,9 +161,10 @@ class _Search:
         sums = sums_of(loads, lattice, self.prices, self.bound_s)
         limit_s = self.most_s * (1 - SLIGHTLY) if self.parts else self.most_s
         chain = self._chain(lattice, sums, limit_s, self.budget.spender(1.0))
-        if chain.stages:
+        is_better = chain.load_s < self.load_s
+        if is_better:
             self._take(loads, lattice, chain)
-        return bool(chain.stages)
+        return is_better
 
     def _widest(self, sequence: Ints, width: int, near: int) -> int:
         """Return the largest width at which the downsets near an order are not too many."""
@@ -202,7 +203,8 @@ class _Search:
         if not self._reaches(lattice, costs, high):
             self.is_over = not self.parts
             return
-        while high > low * (1 + CLOSE):
+        close = CLOSE * high
+        while high - low > close:
             middle = (low + high) / 2
             if self._reaches(lattice, costs, middle):
                 high = middle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -52,15 +53,19 @@ def sums_of(loads: AdditiveLoads, lattice: Lattice, prices: Array, load_s: float
 
 def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:
     """Return the states, which count the devices taken of each pool, and where moves lead."""
-    states = list(itertools.product(*(range(count + 1) for count in loads.devices)))
-    number = {state: index for index, state in enumerate(states)}
-    after = np.full((len(states), len(loads.moves)), -1, dtype=np.int64)
-    for state, index in number.items():
-        for at, move in enumerate(loads.moves):
-            there = list(state)
-            there[move.pool] += move.taken
-            after[index, at] = number.get(tuple(there), -1)
-    return Devices(after, np.array(states, dtype=float).reshape(len(states), -1) @ prices)
+    counts = np.array(loads.devices, dtype=np.int64)
+    states = np.array(list(itertools.product(*(range(count + 1) for count in counts))))
+    steps = np.array([math.prod(counts[pool + 1 :] + 1) for pool in range(len(counts))])
+
+    def after(pool: int, taken: int) -> Ints:
+        there = np.arange(len(states)) + taken * steps[pool]
+        return np.where(states[:, pool] + taken <= counts[pool], there, -1)
+
+    return Devices(
+        np.stack([after(move.pool, move.taken) for move in loads.moves], axis=1),
+        np.stack([after(pool, 1) for pool in range(len(counts))], axis=1),
+        states @ prices,
+    )
 
 
 def most_work(loads: AdditiveLoads, prices: Array) -> float:
