@@ -53,13 +53,13 @@ def random_workload(seed: int) -> Workload:
         str(int(random.integers(4))) if random.random() < 0.2 else f"g{a}" for a in range(count)
     ]
     layers = [_layer(random, f"layer {a}", groups[a], False) for a in range(count)]
-    tensors = _tensors(random, edges, 0)
+    tensors = _tensors(random, edges)
     if training:
         own = [a for a in range(count) if random.random() < 0.8]
         at = {a: count + index for index, a in enumerate(own)}
         layers += [_layer(random, f"grad {a}", groups[a], True) for a in own]
         back = [(at[b], at[a]) for a, b in edges if a in at and b in at]
-        tensors += _tensors(random, back, 0)
+        tensors += _tensors(random, back)
         tensors += [Tensor(a, (at[a],), seconds=_few(random)) for a in own if random.random() < 0.5]
         if random.random() < 0.3:
             layers.append(_layer(random, "orphan", None, True))
@@ -82,7 +82,7 @@ def _memory(random: np.random.Generator) -> float:
     return float(random.choice([math.inf, 8.0, 12.0]))
 
 
-def _tensors(random: np.random.Generator, edges: list[tuple[int, int]], least: int) -> list[Tensor]:
+def _tensors(random: np.random.Generator, edges: list[tuple[int, int]]) -> list[Tensor]:
     """One tensor per source with all its readers, at measured or at computed seconds."""
     readers: dict[int, list[int]] = {}
     for source, target in edges:
@@ -99,7 +99,7 @@ def _layer(random: np.random.Generator, name: str, group: str | None, back: bool
     kind = "input_grad_s" if back else "forward_s"
     fast = Option(pool=0, rest_nbytes=nbytes, reduced_nbytes=nbytes, **{kind: seconds})
     slow = Option(pool=1, **{kind: 3 * seconds + 1})
-    some = [(fast, slow), (fast, slow), (fast,), (slow,)][int(random.integers(4))]
+    some = [(fast, slow), (fast,), (slow,)][int(random.choice(3, p=[0.7, 0.25, 0.05]))]
     return Layer(name, some, group, back)
 
 
@@ -220,9 +220,8 @@ def test_leaves_that_cost_nothing_are_merged() -> None:
         Layer("matmul", (Option(forward_s=2.0),)),
         Layer("norm", (Option(forward_s=1.0),)),
     )
-    tensors = tuple(Tensor(at, (50,), seconds=1.0) for at in range(50)) + (
-        Tensor(50, (51,), seconds=0.5),
-    )
+    weights_read = (Tensor(at, (50,), seconds=1.0) for at in range(50))
+    tensors = (*weights_read, Tensor(50, (51,), seconds=0.5))
     workload = Workload(layers, tensors, (Pool("gpu", 2, 100.0, replicas=False),)).check()
     plan = least_load(workload)
     assert plan.downsets == 3 and plan.load_s == plan.bound_s == 2.5
@@ -244,7 +243,7 @@ def test_too_many_downsets_give_a_plan_and_a_bound() -> None:
 
 
 def test_a_branching_graph_is_solved_whole() -> None:
-    """Branches as in Inception, some modules of it, trained: proved, and the same on a part is not worse."""
+    """Some modules of Inception, trained: proved; a search on a part has a bound and a plan near it."""
     shape = (*INCEPTION[:3], *INCEPTION[4:6], *INCEPTION[-2:])
     workload = read_dnn_partitioning(json.dumps(layer_graph(shape, training=True, devices=4)))
     plan = least_load(workload)
