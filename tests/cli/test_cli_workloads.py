@@ -1,4 +1,4 @@
-"""`autopar stages` and `autopar solve` of what a pipeline's layers cost, in each format that they read."""
+"""`autopar stages` and `autopar solve` of what a pipeline's layers cost, in each of their formats."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def spread_bound(workload: Workload, groups: Groups) -> float:
 
 
 def _least_seconds(workload: Workload, layers: tuple[int, ...], way: tuple[int, int]) -> float:
-    """Return the seconds of layers with their fastest options; infinite if one does not offer the way."""
+    """Return the seconds of layers on a way with their fastest options; infinite if one has none."""
     return sum(
         min((o.seconds for o in workload.layers[layer].options if o.way == way), default=math.inf)
         for layer in layers
@@ -108,7 +108,10 @@ def _refuse(workload: Workload, ranges: int, is_proved: bool) -> None:
             "no range of layers fits into any pool; raise a pool's memory or count"
         )
     pools = ", ".join(f"{p.name}: {p.count} x {p.memory_nbytes:.4g} bytes" for p in workload.pools)
-    remedy = "give more devices or memory, fewer microbatches in flight, or layers an option that keeps less"
+    remedy = (
+        "give more devices or memory, fewer microbatches in flight, or layers an option that keeps "
+        "less"
+    )
     if is_proved:
         raise InfeasibleError(f"no plan of stages fits into {pools}; {remedy}")
     raise InfeasibleError(

@@ -76,14 +76,14 @@ def border_seconds(
         count = inside[end[part]] - inside[start[part]]
         crossing = (count > 0) & (count < every)
         total[part] = crossing @ seconds
-        for layer, tensor, further in resent:
+        for layer, sent, further in resent:
             holds = downsets.holds[end[part], layer] & ~downsets.holds[start[part], layer]
-            total[part] += further * (crossing[:, tensor] & holds)
+            total[part] += further * (crossing[:, sent] & holds)
     return total
 
 
 def _resent_seconds(workload: Workload, way: tuple[int, int]) -> list[tuple[int, int, float]]:
-    """Return layers, tensors and the seconds that the layer adds if the tensor crosses its stage's border."""
+    """Return layers, tensors, and what the layer adds if the tensor crosses its stage's border."""
     found = []
     for index, layer in enumerate(workload.layers):
         resent = next((o.resent for o in layer.options if o.way == way), ())

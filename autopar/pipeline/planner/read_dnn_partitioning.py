@@ -9,6 +9,7 @@ in the files and seconds in the workload.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -110,7 +111,13 @@ def _tensors(read: Instance, number: dict[int, int]) -> tuple[Tensor, ...]:
 
 def _options(node: Node) -> tuple[Option, ...]:
     """Return a node's options: its whole time counts as forward or as backward."""
-    kind = "input_grad_s" if node.isBackwardNode else "forward_s"
-    on_cpu = Option(pool=CPU, **{kind: node.cpuLatency / 1e3})
-    on_accelerator = Option(rest_nbytes=node.size, **{kind: node.fpgaLatency / 1e3})
+    on_cpu = _timed(Option(pool=CPU), node, node.cpuLatency)
+    on_accelerator = _timed(Option(rest_nbytes=node.size), node, node.fpgaLatency)
     return (on_accelerator, on_cpu) if node.supportedOnFpga else (on_cpu,)
+
+
+def _timed(option: Option, node: Node, latency_ms: float) -> Option:
+    seconds = latency_ms / 1e3
+    if node.isBackwardNode:
+        return replace(option, input_grad_s=seconds)
+    return replace(option, forward_s=seconds)

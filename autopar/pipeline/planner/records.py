@@ -17,7 +17,7 @@ MISSPELT = 0.8
 
 
 class Record(BaseModel):
-    """An object of a file.  Its format allows other keys, as debug information; misspelt ones are errors."""
+    """An object of a file.  Other keys are debug information, but misspelt ones are errors."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

@@ -61,11 +61,9 @@ def random_workload(seed: int) -> Workload:
         back = [(at[b], at[a]) for a, b in edges if a in at and b in at]
         tensors += _tensors(random, back)
         tensors += [Tensor(a, (at[a],), seconds=_few(random)) for a in own if random.random() < 0.5]
-        if random.random() < 0.3:
+        if own and random.random() < 0.3:
             layers.append(_layer(random, "orphan", None, True))
-            tensors.append(
-                Tensor(len(layers) - 1, (at[own[0]],), seconds=_few(random))
-            ) if own else None
+            tensors.append(Tensor(len(layers) - 1, (at[own[0]],), seconds=_few(random)))
     pools = (
         Pool("fast", int(random.integers(1, 4)), _memory(random), 4.0, 0.25, replicas=replicas),
         Pool("cpu", int(random.integers(0, 2)), pays_transfers=False, replicas=False),

@@ -109,14 +109,16 @@ def additive_loads(workload: Workload) -> AdditiveLoads | None:
         touches[index, [group_of[layer] for layer in (tensor.source, *tensor.targets)]] = True
     sums = np.array(rows).reshape(len(rows), 3, len(groups.members))
     return AdditiveLoads(
-        Order.of([sorted(before) for before in groups.before]),
-        groups.members,
-        tuple(moves),
-        tuple(pool.count for pool in workload.pools),
-        *sums.transpose(1, 0, 2),
-        np.array([workload.pools[move.pool].memory_nbytes for move in moves]),
-        touches,
-        np.array([tensor_seconds(workload, m.pool) / m.replicas for m in moves]),
+        order=Order.of([sorted(before) for before in groups.before]),
+        members=groups.members,
+        moves=tuple(moves),
+        devices=tuple(pool.count for pool in workload.pools),
+        seconds=sums[:, 0],
+        missing=sums[:, 1],
+        nbytes=sums[:, 2],
+        room=np.array([workload.pools[move.pool].memory_nbytes for move in moves]),
+        touches=touches,
+        crossing=np.array([tensor_seconds(workload, m.pool) / m.replicas for m in moves]),
     )
 
 

@@ -2,11 +2,11 @@
 
 With the devices of state s, the least maximal load of the groups in downset b is
 
-    load(b, s) = min over downsets a within b and moves m:  max(load(a, s without m), cost of m on [a, b))
+    load(b, s) = min over downsets a in b and moves m:  max(load(a, s less m), cost of m on [a, b))
 
-with load(empty, nothing) = 0 (Tarnawski et al., NeurIPS 2020).  The costs of a range take
-little time: its seconds and bytes are differences of sums, and so are almost all transfers.  Only downsets and states that the relaxation of `reach.py` does
-not exclude are computed, which are few if the limit is near the optimum.
+with load(empty, nothing) = 0 (Tarnawski et al., NeurIPS 2020).  The costs of a range take little time:
+its seconds and bytes are differences of sums, and so are almost all transfers.  Only downsets and states
+that the relaxation of `reach.py` does not exclude are computed, which are few near the optimum.
 
 Let cut(d) be the tensors that some, but not all groups in downset d touch.  Then the tensors that cross
 the borders of [a, b) are those of cut(a) and cut(b), except that one in both counts once, and not at all
@@ -21,14 +21,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice, Small, Words
+from autopar.pipeline.planner.lattice.downsets import Lattice, Small, Words
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Devices, Truths
 from autopar.pipeline.planner.lattice.transfers import Crossings
 from autopar.utils.compiled import compiled, inlined
 
 ROUNDING = 1e-12
-"""Loads are compared with limits up to this relative difference, by which sums in other orders differ."""
+"""Loads are compared with limits up to this relative difference, the rounding of sums."""
 AT_ONCE = 256
 """Downsets that are extended between two looks at the clock."""
 
@@ -201,7 +202,7 @@ def _is_within(words: Words, start: int, end: int) -> bool:
     outside = np.uint64(0)
     for word in range(words.shape[1]):
         outside |= words[start, word] & ~words[end, word]
-    return outside == 0
+    return bool(outside == 0)
 
 
 @inlined
@@ -209,7 +210,7 @@ def _transfers(
     crossings: Crossings, cuts: Cuts, kind: int, words: Words, start: int, end: int
 ) -> float:
     """Return the seconds of the tensors that cross the borders of a range."""
-    paid = cuts.seconds[kind, start] + cuts.seconds[kind, end]
+    paid: float = cuts.seconds[kind, start] + cuts.seconds[kind, end]
     for word in range(cuts.tensors.shape[1]):
         both = cuts.tensors[start, word] & cuts.tensors[end, word]
         tensor = 64 * word

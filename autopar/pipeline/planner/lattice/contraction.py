@@ -30,7 +30,7 @@ def _leaves_merged(loads: AdditiveLoads) -> Ints | None:
         free &= ~loads.nbytes.any(axis=0)
     stands_for = np.arange(len(loads.order))
     kept = np.ones(len(loads.order), dtype=bool)
-    for leaf in np.flatnonzero(free & (adjacent.sum(axis=1) == 1)):
+    for leaf in np.flatnonzero(free & (adjacent.sum(axis=1) == 1)).tolist():
         neighbour = int(adjacent[leaf].argmax())
         if kept[neighbour] and _is_never_worse(loads, leaf, neighbour):
             stands_for[leaf] = neighbour

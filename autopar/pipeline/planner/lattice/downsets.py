@@ -140,7 +140,7 @@ def _slot(table: Small, words: Words, wanted: int) -> int:
         if differing == 0:
             break
         slot = (slot + np.uint64(1)) & mask
-    return np.int64(slot)
+    return int(slot)
 
 
 @inlined
@@ -149,7 +149,7 @@ def _is_ready(needs: Words, group: int, words: Words, row: int) -> bool:
     lacking = np.uint64(0)
     for word in range(words.shape[1]):
         lacking |= needs[group, word] & ~words[row, word]
-    return lacking == 0
+    return bool(lacking == 0)
 
 
 @compiled
@@ -167,7 +167,8 @@ def _grow(
     """Enumerate downsets size by size; return their number, or -1 if they do not fit into the arrays.
 
     `needs[g]` are the groups before group g, and those that follow it at once start at `next_first[g]`
-    of `next_groups`.  `ready[d]` are the groups that can be added to downset d.  The last row is a draft.
+    of `next_groups`.  `ready[d]` are the groups that can be added to downset d.  The row after the
+    last downset is a draft.
     """
     count, width = needs.shape
     found, edges = 1, 0

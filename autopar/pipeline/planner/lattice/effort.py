@@ -14,10 +14,10 @@ PER_SECOND = 30_000
 class Effort:
     """Limits of a search.
 
-    It ends after `seconds`, or without these after `pairs` compared pairs of downsets, so that its answer
-    does not depend on the machine.  The other numbers limit memory, and so the downsets that are
-    enumerated: of all groups, near the order of a plan (more each time that no better one is found), and
-    of a part of the groups.
+    It ends after `seconds`, or without these after `pairs` compared pairs of downsets, so that its
+    answer does not depend on the machine.  The other numbers limit the downsets that are enumerated: all
+    of them (with `edges` pairs of neighbours), those near the order of a plan (more if no better plan is
+    found), and those of a part of the groups.
     """
 
     seconds: float | None = None
@@ -44,7 +44,7 @@ class Budget:
     visited: int = 0
 
     def spender(self, share: float) -> Callable[[int], bool]:
-        """Return a function that counts visited pairs, and says whether this share is not yet used up."""
+        """Return a function that counts compared pairs, and says whether to go on: up to this share."""
 
         def spend(visited: int) -> bool:
             self.visited += visited

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice, Small
+from autopar.pipeline.planner.lattice.downsets import Lattice, Small
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.utils.compiled import compiled
 
@@ -26,9 +27,10 @@ Truths = NDArray[np.bool_]
 
 
 class Costs(NamedTuple):
-    """`top[m, i, d]` and `bottom[m, i, d]` of move m, dim i, downset d; a range may not hold `blocked[m, g]`.
+    """`top[m, i, d]` and `bottom[m, i, d]` of move m, dim i, downset d.
 
-    `done[d]` is work that is surely done in downset d, `left[d]` work that is surely left after it.
+    No range of move m holds a group g with `blocked[m, g]`.  `done[d]` is work that is surely done in
+    downset d, `left[d]` work that is surely left after it.
     """
 
     top: Array

@@ -21,8 +21,9 @@ from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.area import priced, prices_of
 from autopar.pipeline.planner.lattice.chains import Chain, best_chain
 from autopar.pipeline.planner.lattice.contraction import contracted
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice, lattice_of
+from autopar.pipeline.planner.lattice.downsets import Lattice, lattice_of
 from autopar.pipeline.planner.lattice.effort import Budget, Effort
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.pipeline.planner.lattice.reach import Costs, reached, reaching
 from autopar.pipeline.planner.lattice.sequences import ranked, usual_sequences

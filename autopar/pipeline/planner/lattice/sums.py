@@ -11,7 +11,8 @@ import numpy as np
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.area import priced
 from autopar.pipeline.planner.lattice.chains import ROUNDING, Ranges
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice
+from autopar.pipeline.planner.lattice.downsets import Lattice
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs, Devices
 from autopar.pipeline.planner.lattice.transfers import (

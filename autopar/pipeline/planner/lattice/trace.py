@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.area import priced
-from autopar.pipeline.planner.lattice.downsets import Array, Lattice, lattice_of
+from autopar.pipeline.planner.lattice.downsets import Lattice, lattice_of
+from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs
 from autopar.pipeline.planner.lattice.sums import most_work, surely

@@ -18,20 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.pipeline.planner.lattice.downsets import (
-    Array,
     Lattice,
     Small,
     Words,
     packed,
     unpacked,
 )
-from autopar.pipeline.planner.lattice.exact import rounded_down
+from autopar.pipeline.planner.lattice.exact import Array, rounded_down
 from autopar.pipeline.planner.lattice.order import Ints, Order
 from autopar.utils.compiled import compiled
 
 
 class Crossings(NamedTuple):
-    """Tensor t is touched by the groups `touches[t]`; move m pays `seconds[kind[m], t]` if it crosses."""
+    """Groups `touches[t]` touch tensor t; where it crosses, move m pays `seconds[kind[m], t]`."""
 
     touches: Words
     seconds: Array
