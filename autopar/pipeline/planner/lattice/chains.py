@@ -25,7 +25,7 @@ from autopar.pipeline.planner.lattice.downsets import Lattice, Small, Words
 from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Devices, Truths
-from autopar.pipeline.planner.lattice.transfers import Crossings
+from autopar.pipeline.planner.lattice.transfers import Crossings, Cuts
 from autopar.utils.compiled import compiled, inlined
 
 ROUNDING = 1e-12
@@ -47,13 +47,6 @@ class Ranges(NamedTuple):
     room: Array
     work: Array
     most_work: float
-
-
-class Cuts(NamedTuple):
-    """The tensors that each downset cuts, as bits, and the sum of their seconds by kind of move."""
-
-    tensors: Words
-    seconds: Array
 
 
 class Loads(NamedTuple):
@@ -86,15 +79,16 @@ def best_chain(
     lattice: Lattice,
     ranges: Ranges,
     crossings: Crossings,
+    cuts: Cuts,
     devices: Devices,
     allowed: Truths,
     limit_s: float,
-    spend: Callable[[int], bool],
+    goes_on: Callable[[int], bool],
 ) -> Chain:
     """Return the chain of least load, among loads up to the limit.
 
-    `allowed[b, s]` is whether a state is computed.  `spend` is told how many pairs of downsets were
-    compared, and says whether to go on.
+    `allowed[b, s]` is whether a state is computed.  `goes_on` is told how many pairs of downsets
+    were compared, and says whether to go on.
     """
     if not allowed[0, 0] or not allowed[-1].any():
         return Chain((), np.inf, True)
@@ -112,14 +106,14 @@ def best_chain(
         np.full(states.shape, -1, np.int32),
         np.zeros(len(chosen), np.bool_),
     )
-    cuts = _cuts(words, crossings)
+    cut = Cuts(cuts.tensors[chosen], cuts.seconds[:, chosen], cuts.signed[:, chosen])
     found.load[0, 0], found.is_open[0] = 0.0, True
     for start in range(1, len(chosen), AT_ONCE):
         compared = _extend(
-            start, min(start + AT_ONCE, len(chosen)), words, there, crossings, cuts,
+            start, min(start + AT_ONCE, len(chosen)), words, there, crossings, cut,
             devices.after, states, limit_s * (1 + ROUNDING), found,
         )  # fmt: skip
-        if not spend(compared):
+        if not goes_on(compared):
             return Chain((), np.inf, False)
     stages, load_s = _stages(found, devices)
     numbered = (Stage(int(chosen[a]), int(chosen[b]), move) for a, b, move in stages)
@@ -137,26 +131,6 @@ def _stages(found: Loads, devices: Devices) -> tuple[list[Stage], float]:
         stages.append(Stage(start, here, move))
         here, state = start, int(np.flatnonzero(devices.after[:, move] == state)[0])
     return stages[::-1], load_s
-
-
-@compiled
-def _cuts(words: Words, crossings: Crossings) -> Cuts:
-    """Return what each downset cuts."""
-    kinds, count = crossings.seconds.shape
-    tensors = np.zeros((len(words), (count + 63) // 64), np.uint64)
-    seconds = np.zeros((kinds, len(words)))
-    for d in range(len(words)):
-        for tensor in range(count):
-            some, every = False, True
-            for word in range(words.shape[1]):
-                inside = crossings.touches[tensor, word] & words[d, word]
-                some |= inside != 0
-                every &= inside == crossings.touches[tensor, word]
-            if some and not every:
-                tensors[d, tensor >> 6] |= np.uint64(1) << np.uint64(tensor & 63)
-                for kind in range(kinds):
-                    seconds[kind, d] += crossings.seconds[kind, tensor]
-    return Cuts(tensors, seconds)
 
 
 @compiled

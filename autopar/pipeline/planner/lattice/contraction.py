@@ -10,14 +10,15 @@ import numpy as np
 
 from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.order import Ints
+from autopar.pipeline.planner.lattice.transfers import tensors_merged
 
 
 def contracted(loads: AdditiveLoads) -> AdditiveLoads:
-    """Return the loads without leaves that cost nothing, until there are none."""
+    """Return the loads without leaves that cost nothing, and with tensors of the same groups merged."""
     while True:
         into = _leaves_merged(loads)
         if into is None:
-            return loads
+            return tensors_merged(loads)
         loads = loads.merged(into)
 
 

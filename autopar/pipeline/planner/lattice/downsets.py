@@ -46,9 +46,12 @@ class Lattice:
         between = self.words[end] & ~self.words[start]
         return np.flatnonzero(unpacked(between[None], len(self.order))[0]).astype(np.int64)
 
-    def holds(self) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
-        """Yield parts of the matrix [downset, group] of what each downset contains."""
-        rows = max(1, AT_ONCE // max(1, len(self.order)))
+    def holds(self, columns: int = 0) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
+        """Yield parts of the matrix [downset, group] of what each downset contains.
+
+        They have fewer rows if they will be multiplied with a matrix of so many columns.
+        """
+        rows = max(1, AT_ONCE // max(1, columns, len(self.order)))
         for start in range(0, len(self), rows):
             part = slice(start, min(start + rows, len(self)))
             yield part, unpacked(self.words[part], len(self.order))

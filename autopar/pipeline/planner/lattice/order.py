@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +34,18 @@ class Order:
     def __len__(self) -> int:
         return len(self.before)
 
-    @property
+    @cached_property
     def covers(self) -> NDArray[np.bool_]:
         """[u, v]: whether v follows u with no group between them."""
-        as_numbers = self.before.astype(np.float32)
-        between: NDArray[np.bool_] = (as_numbers @ as_numbers) > 0
-        return self.before & ~between
+        found = np.zeros_like(self.before)
+        for group in range(len(self)):
+            left = self.before[:, group].copy()
+            while left.any():
+                last = len(left) - 1 - int(left[::-1].argmax())
+                found[last, group] = True
+                left &= ~self.before[:, last]
+                left[last] = False
+        return found
 
     def among(self, chosen: Ints) -> Order:
         """Return the order of the chosen groups alone; `chosen` is sorted."""

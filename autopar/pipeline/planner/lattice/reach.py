@@ -82,6 +82,12 @@ def reaching(lattice: Lattice, costs: Costs, devices: Devices, limits: Array) ->
     return np.ascontiguousarray(found[:, ::-1])
 
 
+def steps_of(lattice: Lattice, costs: Costs, devices: Devices) -> int:
+    """Return about how many steps one decision takes."""
+    moves, dims, _ = costs.top.shape
+    return len(devices.after) * moves * (len(lattice.lower) + len(lattice)) * dims
+
+
 @compiled
 def _reach(
     first: Ints,

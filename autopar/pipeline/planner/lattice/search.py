@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +24,13 @@ from autopar.pipeline.planner.lattice.downsets import Lattice, lattice_of
 from autopar.pipeline.planner.lattice.effort import Budget, Effort
 from autopar.pipeline.planner.lattice.exact import Array
 from autopar.pipeline.planner.lattice.order import Ints, Order
-from autopar.pipeline.planner.lattice.reach import Costs, reached, reaching
+from autopar.pipeline.planner.lattice.reach import Costs, reached, reaching, steps_of
 from autopar.pipeline.planner.lattice.sequences import ranked, usual_sequences
 from autopar.pipeline.planner.lattice.sums import (
     Sums,
     devices_of,
     limits_of,
+    nbytes_each,
     numbered_along,
     sums_of,
 )
@@ -44,6 +44,8 @@ FOR_PROOF = 0.7
 """The share of the effort after which the proof of a plan is given up, and plans are improved."""
 STALLED = 6
 """Rounds that find no better plan, after which more downsets are searched."""
+SPACIOUS = 8
+"""Downsets per group, at least, that are searched near an order; the prefixes alone are one."""
 SLIGHTLY = 1e-9
 """A plan is only taken if its load is less by this relative difference."""
 
@@ -76,7 +78,8 @@ def best_split(loads: AdditiveLoads, effort: Effort) -> Split:
     """Return the best split that is found within the effort."""
     search = _Search(contracted(loads), Budget(effort))
     search.start()
-    lattice = lattice_of(search.loads.order, effort.most_downsets, effort.edges)
+    most = effort.most_downsets(nbytes_each(search.loads, len(search.devices.after)))
+    lattice = lattice_of(search.loads.order, most, effort.edges)
     if lattice is not None:
         search.prove(lattice)
     else:
@@ -89,7 +92,7 @@ def best_split(loads: AdditiveLoads, effort: Effort) -> Split:
         min(search.bound_s, search.load_s),
         search.is_over,
         None if lattice is None else len(lattice),
-        search.budget.visited,
+        search.budget.pairs,
     )
 
 
@@ -121,10 +124,10 @@ class _Search:
         """Raise the limit on loads from the relaxation's bound until a chain is found."""
         sums = sums_of(self.loads, lattice, self.prices, self.bound_s)
         self._raise_bound(lattice, sums.costs)
-        rise, spend = FIRST_RISE, self.budget.spender(FOR_PROOF)
+        rise = FIRST_RISE
         while not self.is_over:
             limit_s = min(self.bound_s + rise * (self.bound_s or self.most_s), self.most_s)
-            chain = self._chain(lattice, sums, limit_s, spend)
+            chain = self._chain(lattice, sums, limit_s, FOR_PROOF)
             if not chain.is_complete:
                 return
             if chain.stages and chain.load_s < self.load_s:
@@ -146,10 +149,11 @@ class _Search:
         It ends when the effort does, or, where that is counted in work, when no better plan is found.
         """
         random = np.random.default_rng(0)
-        spend = self.budget.spender(1.0)
-        sizes = iter(self.budget.effort.near)
+        sizes = iter(
+            max(near, SPACIOUS * len(self.loads.order)) for near in self.budget.effort.near
+        )
         near, width, failed = next(sizes), 1, 0
-        while self.bound_s < self.load_s < math.inf and spend(0):
+        while self.bound_s < self.load_s < math.inf and self.budget.goes_on():
             if failed == STALLED:
                 larger = next(sizes, None)
                 if larger is None and self.budget.effort.seconds is None:
@@ -168,7 +172,7 @@ class _Search:
             return False
         sums = sums_of(loads, lattice, self.prices, self.bound_s)
         limit_s = self.most_s * (1 - SLIGHTLY) if self.parts else self.most_s
-        chain = self._chain(lattice, sums, limit_s, self.budget.spender(1.0))
+        chain = self._chain(lattice, sums, limit_s, 1.0)
         is_better = chain.load_s < self.load_s
         if is_better:
             self._take(loads, lattice, chain)
@@ -212,7 +216,7 @@ class _Search:
             self.is_over = not self.parts
             return
         close = CLOSE * high
-        while high - low > close:
+        while high - low > close and self.budget.goes_on(FOR_PROOF):
             middle = (low + high) / 2
             if self._reaches(lattice, costs, middle):
                 high = middle
@@ -222,18 +226,24 @@ class _Search:
 
     def _reaches(self, lattice: Lattice, costs: Costs, limit_s: float) -> bool:
         limits = limits_of(self.loads, costs, limit_s)
+        self.budget.steps += steps_of(lattice, costs, self.devices)
         return bool(reached(lattice, costs, self.devices, limits)[-1, -1])
 
-    def _chain(
-        self, lattice: Lattice, sums: Sums, limit_s: float, spend: Callable[[int], bool]
-    ) -> Chain:
+    def _chain(self, lattice: Lattice, sums: Sums, limit_s: float, share: float) -> Chain:
         """Return the best chain within a limit, among the states that the relaxation allows."""
         limits = limits_of(self.loads, sums.costs, limit_s)
+        self.budget.steps += steps_of(lattice, sums.costs, self.devices)
         forward = reached(lattice, sums.costs, self.devices, limits)
         if not forward[-1, -1]:
             return Chain((), math.inf, True)
+        self.budget.steps += steps_of(lattice, sums.costs, self.devices)
         onward = reaching(lattice, sums.costs, self.devices, limits)[::-1]
         allowed = np.ascontiguousarray((forward & onward).T)
+
+        def goes_on(pairs: int) -> bool:
+            self.budget.compare(pairs)
+            return self.budget.goes_on(share)
+
         return best_chain(
-            lattice, sums.ranges, sums.crossings, self.devices, allowed, limit_s, spend
+            lattice, sums.ranges, sums.crossings, sums.cuts, self.devices, allowed, limit_s, goes_on
         )

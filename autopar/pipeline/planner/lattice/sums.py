@@ -17,9 +17,10 @@ from autopar.pipeline.planner.lattice.order import Ints
 from autopar.pipeline.planner.lattice.reach import Costs, Devices
 from autopar.pipeline.planner.lattice.transfers import (
     Crossings,
+    Cuts,
     crossings_of,
+    cuts_of,
     places_of,
-    signed_cuts,
 )
 
 
@@ -28,28 +29,33 @@ class Sums(NamedTuple):
 
     ranges: Ranges
     crossings: Crossings
+    cuts: Cuts
     costs: Costs
 
 
 def sums_of(loads: AdditiveLoads, lattice: Lattice, prices: Array, load_s: float) -> Sums:
     """Return the sums over all downsets; a stage is expected to take about `load_s`."""
     work = priced(loads.pool_work, prices)
-    ranges = Ranges(
-        lattice.sums(loads.seconds),
-        lattice.sums(loads.missing),
-        lattice.sums(loads.nbytes),
-        loads.room * (1 + ROUNDING),
-        lattice.sums(work),
-        most_work(loads, prices),
-    )
+    rows = np.concatenate([loads.seconds, loads.missing, loads.nbytes, work[None]])
+    *thirds, total = np.split(lattice.sums(rows), np.arange(1, 4) * len(loads.moves))
+    room = loads.room * (1 + ROUNDING)
+    ranges = Ranges(*thirds, room, total[0], most_work(loads, prices))
     crossings = crossings_of(loads.touches, loads.crossing)
     places = places_of(loads.order, work)
-    cuts = signed_cuts(lattice, crossings, places, load_s * ranges.most_work)[crossings.kind]
-    dims = [ranges.seconds + cuts, ranges.seconds - cuts]
-    sums = np.stack([*dims, ranges.nbytes] if loads.memory_binds else dims, axis=1)
+    cuts = cuts_of(lattice, crossings, places, load_s * ranges.most_work)
+    signed = cuts.signed[crossings.kind]
+    dims = [ranges.seconds + signed, ranges.seconds - signed]
+    costs = np.stack([*dims, ranges.nbytes] if loads.memory_binds else dims, axis=1)
     left = ranges.work[-1] - ranges.work
-    costs = Costs(sums, sums, loads.missing > 0, *surely(ranges.work, left))
-    return Sums(ranges, crossings, costs)
+    blocked = loads.missing > 0
+    return Sums(ranges, crossings, cuts, Costs(costs, costs, blocked, *surely(ranges.work, left)))
+
+
+def nbytes_each(loads: AdditiveLoads, states: int) -> int:
+    """Return about how many bytes a search takes for each downset, without its edges."""
+    moves, dims = len(loads.moves), 3 if loads.memory_binds else 2
+    sets = -(-len(loads.order) // 64) + -(-len(loads.touches) // 64)
+    return 100 + 8 * (3 * sets + 7 * moves + 4 * moves * dims) + 5 * states
 
 
 def devices_of(loads: AdditiveLoads, prices: Array) -> Devices:

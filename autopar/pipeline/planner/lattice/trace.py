@@ -27,8 +27,8 @@ from autopar.pipeline.planner.lattice.sums import most_work, surely
 from autopar.pipeline.planner.lattice.transfers import (
     Crossings,
     crossings_of,
+    cuts_of,
     places_of,
-    signed_cuts,
 )
 
 Truths = NDArray[np.bool_]
@@ -70,18 +70,18 @@ def trace_costs(
     behind = (loads.order.before[chosen] | itself).astype(np.float32)
     least = np.empty((len(weights), len(lattice)))
     most = np.empty((len(weights), len(lattice)))
-    for part, holds in lattice.holds():
+    for part, holds in lattice.holds(len(work)):
         within = holds.astype(np.float32) @ before > 0
         without = (~holds).astype(np.float32) @ behind > 0
         least[:, part] = weights @ within.T
         most[:, part] = weights @ ~without.T
     crossings = joined_tensors(loads, chosen)
     places = places_of(loads.order, work)[chosen]
-    cuts = signed_cuts(lattice, crossings, places, load_s * most_work(loads, prices))
-    cuts = cuts[crossings.kind]
+    cuts = cuts_of(lattice, crossings, places, load_s * most_work(loads, prices))
+    signed = cuts.signed[crossings.kind]
     moves = len(loads.moves)
-    top = [least[:moves] + cuts, least[:moves] - cuts, least[moves:-1]]
-    bottom = [most[:moves] + cuts, most[:moves] - cuts, most[moves:-1]]
+    top = [least[:moves] + signed, least[:moves] - signed, least[moves:-1]]
+    bottom = [most[:moves] + signed, most[:moves] - signed, most[moves:-1]]
     dims = 3 if loads.memory_binds else 2
     return Costs(
         np.stack(top[:dims], axis=1),

@@ -12,11 +12,13 @@ negative sign, and all of them count.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.pipeline.planner.lattice.additive import AdditiveLoads
 from autopar.pipeline.planner.lattice.downsets import (
     Lattice,
     Small,
@@ -30,24 +32,41 @@ from autopar.utils.compiled import compiled
 
 
 class Crossings(NamedTuple):
-    """Groups `touches[t]` touch tensor t; where it crosses, move m pays `seconds[kind[m], t]`."""
+    """Groups `touches[t]` touch tensor t; where it crosses, move m pays `seconds[kind[m], t]`.
+
+    The seconds are rounded down, so that their sums are exact in any order.
+    """
 
     touches: Words
     seconds: Array
     kind: Ints
 
 
-def crossings_of(touches: NDArray[np.bool_], crossing: Array) -> Crossings:
-    """Return the tensors that can cross a border at some cost; those of the same groups are added up.
+class Cuts(NamedTuple):
+    """The tensors that each downset cuts, as bits, and sums of their seconds by kind of move.
 
-    `touches[t, g]` is whether group g touches tensor t, `crossing[m, t]` are its seconds on move m.
+    In `signed` they are added with signs.
     """
-    shared = np.flatnonzero((touches.sum(axis=1) > 1) & crossing.any(axis=0))
-    touches, same = np.unique(touches[shared], axis=0, return_inverse=True)
-    kinds, kind = np.unique(crossing[:, shared], axis=0, return_inverse=True)
-    seconds = np.zeros((len(kinds), len(touches)))
-    for at in range(len(kinds)):
-        seconds[at] = np.bincount(same.reshape(-1), kinds[at], len(touches))
+
+    tensors: Words
+    seconds: Array
+    signed: Array
+
+
+def tensors_merged(loads: AdditiveLoads) -> AdditiveLoads:
+    """Return the loads with the tensors that can cross; those of the same groups are added up."""
+    crossing = (loads.touches.sum(axis=1) > 1) & loads.crossing.any(axis=0)
+    touches, same = np.unique(loads.touches[crossing], axis=0, return_inverse=True)
+    seconds = np.zeros((len(loads.moves), len(touches)))
+    for move, each in enumerate(loads.crossing[:, crossing]):
+        seconds[move] = np.bincount(same.reshape(-1), each, len(touches))
+    return replace(loads, touches=touches, crossing=seconds)
+
+
+def crossings_of(touches: NDArray[np.bool_], crossing: Array) -> Crossings:
+    """Return tensors whose seconds are given per move, for the kernels."""
+    kinds, kind = np.unique(crossing, axis=0, return_inverse=True)
+    seconds = np.array([rounded_down(each) for each in kinds]).reshape(kinds.shape)
     return Crossings(packed(touches), seconds, kind.reshape(-1).astype(np.int64))
 
 
@@ -57,25 +76,26 @@ def places_of(order: Order, work: Array) -> Array:
     return places
 
 
-def signed_cuts(lattice: Lattice, crossings: Crossings, places: Array, stage_work: float) -> Array:
-    """Return [kind, downset]: the signed seconds of the tensors that each downset cuts.
+def cuts_of(lattice: Lattice, crossings: Crossings, places: Array, stage_work: float) -> Cuts:
+    """Return the tensors that each downset cuts.
 
     Group g comes after the work `places[g]`, of which a stage does about `stage_work`.
     """
     touches = unpacked(crossings.touches, len(places))
     middles = (touches @ places) / np.maximum(touches.sum(axis=1), 1)
     signs = 1.0 - 2.0 * (np.rint(middles / max(stage_work, 1e-300)) % 2)
-    seconds = np.array([rounded_down(kind) for kind in crossings.seconds]) * signs
     groups, tensors = np.nonzero(touches.T)
     first = np.searchsorted(groups, np.arange(len(places) + 1))
-    return _sum_cuts(
+    seconds = np.concatenate([crossings.seconds, crossings.seconds * signs])
+    bits, sums = _cut(
         lattice.first, lattice.lower, lattice.group, lattice.words, first, tensors,
         crossings.touches, seconds,
     )  # fmt: skip
+    return Cuts(bits, *np.split(sums, 2))
 
 
 @compiled
-def _sum_cuts(
+def _cut(
     first: Ints,
     lower: Small,
     group: Small,
@@ -84,12 +104,15 @@ def _sum_cuts(
     touched: Ints,
     touches: Words,
     seconds: Array,
-) -> Array:
-    """Compute the sum of each downset from that of a lower neighbour."""
-    kinds = len(seconds)
+) -> tuple[Words, Array]:
+    """Compute the tensors that each downset cuts, and their sums, from those of a lower neighbour."""
+    kinds, count = seconds.shape
+    bits = np.zeros((len(words), (count + 63) // 64), np.uint64)
     sums = np.zeros((kinds, len(words)))
     for d in range(1, len(words)):
         below, added = lower[first[d]], group[first[d]]
+        for word in range(bits.shape[1]):
+            bits[d, word] = bits[below, word]
         for kind in range(kinds):
             sums[kind, d] = sums[kind, below]
         for at in range(touched_first[added], touched_first[added + 1]):
@@ -98,9 +121,9 @@ def _sum_cuts(
             for word in range(words.shape[1]):
                 was |= touches[tensor, word] & words[below, word]
                 outside |= touches[tensor, word] & ~words[d, word]
+            if (was == 0) == (outside == 0):
+                continue
+            bits[d, tensor >> 6] ^= np.uint64(1) << np.uint64(tensor & 63)
             for kind in range(kinds):
-                if was == 0:
-                    sums[kind, d] += seconds[kind, tensor]
-                if outside == 0:
-                    sums[kind, d] -= seconds[kind, tensor]
-    return sums
+                sums[kind, d] += seconds[kind, tensor] if was == 0 else -seconds[kind, tensor]
+    return bits, sums
