@@ -20,7 +20,7 @@ class Effort:
     """
 
     seconds: float | None = None
-    steps: int = 10_000_000_000
+    steps: int = 30_000_000_000
     nbytes: int = 2**30
     downsets: int = 1_000_000
     edges: int = 12_000_000

@@ -85,7 +85,7 @@ def reaching(lattice: Lattice, costs: Costs, devices: Devices, limits: Array) ->
 def steps_of(lattice: Lattice, costs: Costs, devices: Devices) -> int:
     """Return about how many steps one decision takes."""
     moves, dims, _ = costs.top.shape
-    return len(devices.after) * moves * (len(lattice.lower) + len(lattice)) * dims
+    return len(devices.after) * int(moves * dims) * (len(lattice.lower) + len(lattice))
 
 
 @compiled

@@ -37,9 +37,11 @@ def sums_of(loads: AdditiveLoads, lattice: Lattice, prices: Array, load_s: float
     """Return the sums over all downsets; a stage is expected to take about `load_s`."""
     work = priced(loads.pool_work, prices)
     rows = np.concatenate([loads.seconds, loads.missing, loads.nbytes, work[None]])
-    *thirds, total = np.split(lattice.sums(rows), np.arange(1, 4) * len(loads.moves))
+    seconds, missing, nbytes, done = np.split(
+        lattice.sums(rows), np.arange(1, 4) * len(loads.moves)
+    )
     room = loads.room * (1 + ROUNDING)
-    ranges = Ranges(*thirds, room, total[0], most_work(loads, prices))
+    ranges = Ranges(seconds, missing, nbytes, room, done[0], most_work(loads, prices))
     crossings = crossings_of(loads.touches, loads.crossing)
     places = places_of(loads.order, work)
     cuts = cuts_of(lattice, crossings, places, load_s * ranges.most_work)
