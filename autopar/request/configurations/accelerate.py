@@ -142,12 +142,12 @@ def _fsdp(flat: Mapping[str, Any], source: str) -> Found:
 
 
 def _deepspeed(flat: Mapping[str, Any], source: str) -> Found:
-    """Return what an inline DeepSpeed configuration says; raise `InputError` if it is in another file."""
+    """Return what an inline DeepSpeed configuration says; raise `InputError` for one in a file."""
     elsewhere = flat.get("deepspeed_config.deepspeed_config_file")
     if elsewhere is not None:
         raise InputError(
-            f"{source} has its DeepSpeed configuration in {elsewhere}: pass that file, and the number of "
-            f"devices as {argument('devices')}."
+            f"{source} has its DeepSpeed configuration in {elsewhere}: pass that file, and the number "
+            f"of devices as {argument('devices')}."
         )
     inside = {
         key.removeprefix("deepspeed_config."): value
