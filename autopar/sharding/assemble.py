@@ -111,6 +111,11 @@ def assemble(
         times=timing_of(prices.times),
         versions=versions(),
         precision=precision,
+        inputs=tuple(
+            (leaf.target, leaf.outputs[0].shape)
+            for leaf in graph.leaves("input")
+            if leaf.outputs[0].shape
+        ),
         padding=tuple(_padding(graph, choices, parameters, conversions, prices.mesh)),
         recompute=tuple(
             BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"

@@ -1,4 +1,4 @@
-"""Finds the places where a graph can be cut, and cuts it into stages of equal work, or of given layers."""
+"""Finds where a graph can be cut, and cuts it into stages of equal work, or of given layers."""
 
 from __future__ import annotations
 

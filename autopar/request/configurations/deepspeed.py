@@ -14,6 +14,7 @@ from autopar.request.configurations.exchanged import (
     flattened,
     left_out,
     optimizer_of,
+    said_of_optimizer,
     whole,
 )
 
@@ -85,7 +86,7 @@ def of_content(content: Mapping[str, Any], source: str) -> Read:
         if flat.get(key, AUTO) != AUTO
     }
     name = flat.get("optimizer.type")
-    optimizer, said_of_optimizer = optimizer_of(None if name == AUTO else name)
+    optimizer, of_optimizer = optimizer_of(None if name == AUTO else name)
     stage = flat.get(STAGE, 0)
     precisions = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
     configuration = Configuration(
@@ -99,7 +100,7 @@ def of_content(content: Mapping[str, Any], source: str) -> Read:
     others = [
         (key, value) for key, value in flat.items() if key in REASONS or not key.startswith(REFINED)
     ]
-    return Read(configuration, (*said_of_optimizer, *left_out(others, KNOWN, REASONS)))
+    return Read(configuration, (*of_optimizer, *left_out(others, KNOWN, REASONS)))
 
 
 def _short(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +145,8 @@ def write(configuration: Configuration, host: int) -> Written:
         )
     if c.precision in ("bfloat16", "float16"):
         content["bf16" if c.precision == "bfloat16" else "fp16"] = {"enabled": True}
-    if c.optimizer:
+    said += said_of_optimizer(c.optimizer)
+    if c.optimizer and c.optimizer.startswith(("AdamW", "SGD")):
         content["optimizer"] = {"type": c.optimizer.partition("(")[0]}
     if c.tp > 1:
         content["tensor_parallel"] = {"autotp_size": c.tp}

@@ -9,6 +9,7 @@ from typing import Any
 
 from autopar.errors import InputError
 from autopar.request.configurations.configuration import Configuration
+from autopar.request.optimizers import is_fused
 
 PARALLEL = re.compile(
     r"parallel|pipeline|virtual|shard|zero|fsdp|ddp|offload|recompute|activation_?ckpt|micro_?batch"
@@ -18,10 +19,9 @@ PARALLEL = re.compile(
 OFF = frozenset(["none", "", "0", "1", "-1", "no", "false", "default", "auto", "[]", "{}"])
 """Values, as text, by which a key has no effect."""
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "no": None}
-OPTIMIZERS = {
-    "adam": "AdamW", "adamw": "AdamW", "adamw_torch": "AdamW", "fusedadam": "AdamW", "sgd": "SGD",
-}  # fmt: skip
-"""Classes of ``torch.optim`` by the tools' names; their Adam decays weights as AdamW does."""
+FUSED = "AdamW(fused=True)"
+OPTIMIZERS = {"adam": FUSED, "adamw": FUSED, "fusedadam": FUSED, "sgd": "SGD"}
+"""Optimizers by the tools' names.  Their Adam decays weights as AdamW does, and is one fused kernel."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +87,11 @@ def optimizer_of(name: object) -> tuple[str | None, tuple[str, ...]]:
     if known is None:
         return None, (f"The optimizer {name} is left out: AdamW is priced in its place.",)
     return known, ()
+
+
+def said_of_optimizer(optimizer: str | None) -> Iterator[str]:
+    """Yield what a file does not express of an optimizer, which is fused in the tools."""
+    if optimizer is not None and optimizer.startswith("AdamW") and not is_fused(optimizer):
+        yield "AdamW is one fused kernel there."
+    elif optimizer is not None and not optimizer.startswith(("AdamW", "SGD")):
+        yield f"The optimizer {optimizer} is left out."

@@ -24,6 +24,7 @@ from autopar.request.configurations.exchanged import (
     Written,
     left_out,
     optimizer_of,
+    said_of_optimizer,
     whole,
 )
 from autopar.request.configurations.shell import Argument, arguments
@@ -121,7 +122,7 @@ def read(text: str, source: str) -> Read:
         values["virtual"] = _virtual(given, virtual, values.get("pp", 1))
     layers, said_of_layers = _layers(given, values.get("pp", 1), values.get("virtual") or 1)
     recompute, said_of_recompute = _recompute(given)
-    optimizer, said_of_optimizer = optimizer_of(given.word("optimizer"))
+    optimizer, of_optimizer = optimizer_of(given.word("optimizer") or "adam")
     configuration = Configuration(
         **values,
         layers=layers,
@@ -134,7 +135,7 @@ def read(text: str, source: str) -> Read:
         devices=_devices(given),
     )
     said = (
-        *said_of_layers, *said_of_recompute, *said_of_optimizer, *_branches(found),
+        *said_of_layers, *said_of_recompute, *of_optimizer, *_branches(found),
         *(f"--{line}" for line in left_out(_rest(found).items(), KNOWN, REASONS)),
     )  # fmt: skip
     return Read(configuration, said)
@@ -243,7 +244,7 @@ def _branches(found: tuple[Argument, ...]) -> Iterator[str]:
     known = KNOWN | REASONS.keys()
     names = dict.fromkeys(f"--{a.name}" for a in found if a.in_branch and a.name in known)
     if names:
-        yield f"{', '.join(names)} stand in branches of the script, and are read as if they were taken."
+        yield f"Branches of the script have {', '.join(names)}; they are read as if they were taken."
 
 
 def write(configuration: Configuration, host: int) -> Written:
@@ -251,7 +252,7 @@ def write(configuration: Configuration, host: int) -> Written:
     c = configuration
     assert c.devices is not None and c.dp is not None
     hosts = -(-c.devices // host)
-    said: list[str] = []
+    said = list(said_of_optimizer(c.optimizer))
     launch = [f"--nnodes {hosts}", f"--nproc_per_node {c.devices // hosts}"]
     lines = [
         f"--{name} {getattr(c, field)}" for field, name in _WRITTEN.items() if getattr(c, field)
@@ -260,6 +261,7 @@ def write(configuration: Configuration, host: int) -> Written:
     lines += ["--sequence-parallel"] if c.sequence_parallel else []
     lines += _written_zero(c, said)
     lines += _written_recompute(c, said)
+    lines += ["--optimizer sgd"] if (c.optimizer or "").startswith("SGD") else []
     lines += {"bfloat16": ["--bf16"], "float16": ["--fp16"]}.get(c.precision or "", [])
     text = "\n".join([
         "#!/bin/bash", "# The model's own arguments, its data and its learning rate follow as \"$@\".",

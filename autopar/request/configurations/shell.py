@@ -34,7 +34,7 @@ MOST = 50
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: its name without leading dashes, with dashes for underscores, and its values.
+    """One argument: its name without leading dashes, in lower case, with dashes for underscores.
 
     `several` are the values that branches give to a variable in it; then it has no value of its own.
     """
@@ -130,7 +130,7 @@ def _arguments(words: tuple[_Word, ...]) -> Iterator[Argument]:
         if is_name:
             name, equals, value = word.text[2:].partition("=")
             values = (value,) if equals else ()
-            current = Argument(name.replace("_", "-"), values, word.in_branch)
+            current = Argument(name.replace("_", "-").lower(), values, word.in_branch)
         elif current is not None and word.text:
             current = replace(current, values=(*current.values, word.text))
     if current is not None:

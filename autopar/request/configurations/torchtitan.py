@@ -15,14 +15,17 @@ from typing import Any
 from autopar.errors import InputError
 from autopar.request.configurations.configuration import Configuration, Recomputation
 from autopar.request.configurations.exchanged import (
+    FUSED,
     Read,
     Written,
     flattened,
     left_out,
     optimizer_of,
+    said_of_optimizer,
     whole,
 )
 from autopar.request.layers import Layers
+from autopar.request.optimizers import is_fused
 
 SCHEDULES = {
     "1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
@@ -55,6 +58,7 @@ SCHEDULE = ("parallelism.pipeline_parallel_schedule", "experimental.pipeline_par
 MICROBATCH = "parallelism.pipeline_parallel_microbatch_size"
 PARTS = "parallelism.module_fqns_per_model_part"
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+OPTIMIZER, IMPLEMENTATION = "optimizer.name", "optimizer.implementation"
 PRECISION, CONVERTERS = "training.mixed_precision_param", "model.converters"
 KNOWN = frozenset((
     *(place for places in PLACES.values() for place in places),
@@ -96,7 +100,9 @@ def read(text: str, source: str) -> Read:
     said: list[str] = []
     if pp > 1:
         values |= _stages(content, pp, source, said)
-    optimizer, said_of_optimizer = optimizer_of(content.get("optimizer.name"))
+    optimizer, of_optimizer = optimizer_of(content.get(OPTIMIZER))
+    if optimizer == FUSED and content.get(IMPLEMENTATION, "fused") != "fused":
+        optimizer = "AdamW"
     configuration = Configuration(
         **values,
         sequence_parallel=values.get("tp", 1) > 1,
@@ -104,7 +110,7 @@ def read(text: str, source: str) -> Read:
         precision=str(content.get(PRECISION, "bfloat16")),
         optimizer=optimizer,
     )
-    said += said_of_optimizer
+    said += of_optimizer
     if content.get(CONVERTERS):
         said.append(
             f"{CONVERTERS} = {content[CONVERTERS]!r} is left out: products and gathers are priced in "
@@ -232,8 +238,11 @@ def write(configuration: Configuration, host: int) -> Written:
     if c.recompute == "selective":
         lines.append('selective_ac_option = "op"')
         said.append("torchtitan's selective recomputation repeats every second matrix product too.")
-    if c.optimizer:
-        lines += ["", "[optimizer]", f'name = "{c.optimizer}"']
+    if c.optimizer and c.optimizer.startswith("AdamW"):
+        way = "fused" if is_fused(c.optimizer) else "foreach"
+        lines += ["", "[optimizer]", 'name = "AdamW"', f'implementation = "{way}"']
+    else:
+        said += said_of_optimizer(c.optimizer)
     return Written("\n".join(lines) + "\n", tuple(said))
 
 
