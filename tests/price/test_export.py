@@ -33,8 +33,8 @@ CASES = {
 }
 EXPRESSED = {
     "megatron": [
-        "ddp", "zero", "fsdp", "fsdp, recomputed", "tensor", "tensor and sequence", "microbatches", "1f1b",
-        "interleaved", "unequal",
+        "ddp", "zero", "fsdp", "fsdp, recomputed", "tensor", "tensor and sequence", "microbatches",
+        "1f1b", "interleaved", "unequal",
     ],
     "torchtitan": ["ddp", "fsdp", "fsdp, recomputed", "hybrid", "fsdp and tensor"],
     "accelerate": ["ddp", "fsdp", "fsdp, recomputed", "hybrid", "tensor", "1f1b"],
