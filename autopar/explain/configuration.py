@@ -253,7 +253,6 @@ def _axis(plans: Sequence[Plan], place: int) -> _Axis:
     """Return what an axis does, over all stages with this mesh."""
     total: Counter[str] = Counter()
     for plan in plans:
-        again = {c.tensor for c in plan.conversions if c.regather and c.axis == place}
         share = plan.shares[place] if plan.shares else None
         for parameter in plan.parameters:
             size = math.prod(parameter.shape)
@@ -262,8 +261,7 @@ def _axis(plans: Sequence[Plan], place: int) -> _Axis:
             total["stored"] += size * isinstance(parameter.stored[place], S)
             in_step = size * isinstance(parameter.leaf[place], S)
             total["leaf"] += in_step
-            if re.sub(r"\W", "_", parameter.name) not in again:
-                total["kept"] += in_step
+            total["kept"] += in_step * (not parameter.regather)
     axis, whole = plans[0].mesh.axes[place], total["all"] or 1
     flops = [plan.shares[place].flops for plan in plans if plan.shares]
     return _Axis(

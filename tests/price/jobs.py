@@ -21,7 +21,7 @@ def job(name: str = "llama", layers: int = 4, hardware: str = "h100") -> Job:
 
 def configuration(**values: Any) -> Configuration:
     """A configuration with the optimizer that the tools have."""
-    return Configuration(**{"optimizer": FUSED, **values})
+    return Configuration(**{"optimizer": FUSED, "precision": "float32", **values})
 
 
 @cache

@@ -333,7 +333,8 @@ def test_what_does_not_run_is_refused_with_the_closest(given: dict[str, Any], sa
 ROUND = [
     Configuration(tp=2, pp=2, dp=4, zero=1, microbatch=1, batch=16, sequence_parallel=True),
     Configuration(tp=2, pp=2, dp=2, zero=1, virtual=2, schedule="interleaved", microbatch=1, batch=16,
-                  layers=Layers((1, 2, 2, 1)), recompute="full", precision="bfloat16"),
+                  layers=Layers((1, 2, 2, 1)), recompute="full", precision="bfloat16",
+                  sequence_parallel=True),
     Configuration(dp=8, zero=3, microbatch=2, batch=16, recompute="full", precision="bfloat16"),
     Configuration(dp=8, zero=3, replicas=2, tp=2, sequence_parallel=True, batch=16),
     Configuration(dp=8, batch=16),
@@ -346,7 +347,7 @@ EXPRESSED = {
 ELSEWHERE = {
     "megatron": set[str](), "torchtitan": {"devices", "dp"},
     "accelerate": {"batch", "microbatch", "accumulation", "sequence_parallel", "virtual", "schedule"},
-    "deepspeed": {"devices", "dp"},
+    "deepspeed": {"devices", "dp", "recompute"},
 }  # fmt: skip
 """Values that a tool is told elsewhere: by its launcher, its program, or the model."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from autopar.errors import InputError
+from autopar.pipeline.schedules import SCHEDULES
 from autopar.request.layers import Layers
 from autopar.utils.messages import argument, quoted
 
@@ -71,16 +72,20 @@ class Configuration:
             )
 
     def stating(self, **values: Any) -> Configuration:
-        """Return the configuration with these values in place of its own; None leaves a value."""
+        """Return the configuration with these values in place of its own; None leaves a value.
+
+        Values of its own that followed from those replaced are derived anew.
+        """
         given = {name: value for name, value in values.items() if value is not None}
-        derived: dict[str, Any] = {}
-        if given.keys() & {"tp", "pp", "cp", "devices"} and "dp" not in given:
-            derived["dp"] = None if self.devices or given.get("devices") else self.dp
-        if given.keys() & {"tp", "pp", "cp", "dp"} and "devices" not in given:
-            derived["devices"] = None if "dp" in given else self.devices
-        if given.keys() & {"microbatch", "batch", "dp"} and "accumulation" not in given:
-            derived["accumulation"] = None
-        return replace(self, **derived, **given)
+        left: set[str] = set()
+        if given.keys() & {"tp", "pp", "cp", "devices"} and (self.devices or "devices" in given):
+            left.add("dp")
+        if "dp" in given:
+            left.add("devices")
+        is_whole = bool(self.batch and self.microbatch)
+        if given.keys() & {"microbatch", "batch", "dp"} or (is_whole and left):
+            left.add("accumulation")
+        return replace(self, **dict.fromkeys(left - given.keys()), **given)
 
     @property
     def microbatches(self) -> int:
@@ -142,7 +147,8 @@ class Configuration:
                 f"{argument('virtual', virtual)}: {PLAIN} has one stage on each rank. Pass "
                 f"{argument('schedule', INTERLEAVED)}."
             )
-        return replace(self, schedule=name, virtual=virtual)
+        usual = SCHEDULES.named(name).per_worker or 2
+        return replace(self, schedule=name, virtual=virtual or usual)
 
     def _with_batch(self, samples: int | None) -> Configuration:
         """Return it with `batch`, `microbatch` and `accumulation`."""
