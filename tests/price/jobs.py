@@ -13,7 +13,7 @@ FUSED = "AdamW(fused=True)"
 
 
 @cache
-def job(name: str = "llama", layers: int = 4, hardware: str = "h100") -> Job:
+def job(name: str = "llama", layers: int = 2, hardware: str = "h100") -> Job:
     """A model of some layers with its batch of eight."""
     model, inputs, loss = getattr(models, name)(layers)
     return job_of(model, inputs, hardware=hardware, loss=loss)

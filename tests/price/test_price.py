@@ -29,8 +29,8 @@ STAGED = configuration(
 
 def test_it_is_priced_as_plan_prices() -> None:
     """The same step and bytes as of the preset on the same mesh."""
-    found = priced("llama", 4, TP)
-    model, inputs, loss = models.llama(4)
+    found = priced("llama", 2, TP)
+    model, inputs, loss = models.llama(2)
     mesh = Mesh.of(2, 2, names=("data", "tensor"))
     plan = autopar.plan(
         model, mesh, inputs, loss=loss, hardware="h100", preset="zero2_megatron_sp",
@@ -64,8 +64,8 @@ def test_stages_are_cut_between_layers() -> None:
 
 def test_microbatches_without_stages() -> None:
     """Gradients are accumulated: one stage, whose memory is that of one microbatch."""
-    whole = priced("llama", 4, configuration(dp=2, zero=1))
-    parts = priced("llama", 4, configuration(dp=2, zero=1, microbatch=1))
+    whole = priced("llama", 2, configuration(dp=2, zero=1))
+    parts = priced("llama", 2, configuration(dp=2, zero=1, microbatch=1))
     assert isinstance(parts.plan, PipelinePlan) and parts.plan.schedule.stages == 1
     assert parts.plan.microbatches == parts.configuration.accumulation == BATCH // 2
     assert parts.figures.bubble == 0.0
@@ -93,17 +93,17 @@ def test_model_flops_utilisation() -> None:
 
 
 def test_recomputation_does_no_useful_work() -> None:
-    none, full = (priced("llama", 4, replace(TP, recompute=mode)) for mode in ("none", "full"))  # type: ignore[arg-type]
+    none, full = (priced("llama", 2, replace(TP, recompute=mode)) for mode in ("none", "full"))  # type: ignore[arg-type]
     assert full.figures.step_s > none.figures.step_s
     work = [each.figures.mfu * each.figures.step_s for each in (none, full)]
     assert work[0] == pytest.approx(work[1], rel=1e-9)
 
 
 def test_recomputed_attention_is_spoken_of() -> None:
-    (said,) = priced("llama", 4, replace(TP, recompute="attention")).said
+    (said,) = priced("llama", 2, replace(TP, recompute="attention")).said
     assert "Attention is one fused operator here" in said
     assert (
-        priced("llama", 4, replace(TP, recompute="attention")).plan == priced("llama", 4, TP).plan
+        priced("llama", 2, replace(TP, recompute="attention")).plan == priced("llama", 2, TP).plan
     )
 
 
@@ -118,7 +118,7 @@ def test_what_an_axis_does_not_divide_is_said() -> None:
 def test_a_step_that_does_not_fit_is_priced() -> None:
     made = replace(job(), hardware=_small())
     found = price(made, TP)
-    assert found.figures == priced("llama", 4, TP).figures and not found.fits
+    assert found.figures == priced("llama", 2, TP).figures and not found.fits
 
 
 def _small():
@@ -132,8 +132,8 @@ def _small():
         ({"dp": 2, "batch": 16}, "batch=16: the model's example inputs have 8 samples"),
         ({"dp": 2, "cp": 2}, "does not divide attention along the sequence"),
         ({"dp": 1, "pp": 2, "schedule": "zb-h1", "virtual": 2}, "zb-h1 has 1 stage on each worker"),
-        ({"dp": 1, "pp": 8}, "4 layers cannot be divided among 8 stages"),
-        ({"dp": 1, "pp": 2, "layers": Layers((1, 2))}, "has 3 layers; the model has 4"),
+        ({"dp": 1, "pp": 8}, "2 layers cannot be divided among 8 stages"),
+        ({"dp": 1, "pp": 2, "layers": Layers((1, 2))}, "has 3 layers; the model has 2"),
         ({"dp": 1, "pp": 2, "schedule": "2f2b"}, "No schedule is called '2f2b'"),
     ],
 )
@@ -142,21 +142,24 @@ def test_what_is_refused(values: dict[str, object], said: str) -> None:
         price(job(), configuration(**values))
 
 
+@pytest.mark.slow
 def test_our_choice_is_no_slower() -> None:
-    found = priced("llama", 4, TP)
+    found = priced("llama", 2, TP)
     ours = choice(job(), found.configuration)
     assert ours.figures is not None and ours.figures.step_s <= found.figures.step_s
     assert ours.plan is not None and ours.plan.mesh.world_size == 4
 
 
+@pytest.mark.slow
 def test_no_choice_fits() -> None:
     ours = choice(replace(job(), hardware=_small()), TP.settled(BATCH))
     assert ours.plan is None and "fit" in ours.why
 
 
+@pytest.mark.slow
 def test_hybrid_sharding() -> None:
     """Each axis has its own preset."""
-    found = priced("llama", 4, configuration(tp=2, dp=4, replicas=2, zero=3))
+    found = priced("llama", 2, configuration(tp=2, dp=4, replicas=2, zero=3))
     assert found.plan.preset == "ddp+fsdp+megatron"  # type: ignore[union-attr]
     forms = {str(p.stored) for p in found.plan.parameters if p.name.endswith("up_proj.weight")}  # type: ignore[union-attr]
     (form,) = forms
