@@ -34,7 +34,7 @@ def test_it_is_priced_as_plan_prices() -> None:
     mesh = Mesh.of(2, 2, names=("data", "tensor"))
     plan = autopar.plan(
         model, mesh, inputs, loss=loss, hardware="h100", preset="zero2_megatron_sp",
-        optimizer=FUSED, precision="float32", recompute="none",
+        optimizer=FUSED, precision="float32", recompute="gathers",
     )  # fmt: skip
     assert isinstance(plan, Plan) and found.plan.digest == plan.digest
     assert found.figures.step_s == plan.estimate.step_s

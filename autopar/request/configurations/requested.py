@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autopar.errors import InputError
-from autopar.ir.blocks import Recompute
 from autopar.ir.mesh import Mesh
 from autopar.request.configurations.configuration import Configuration
+from autopar.request.options import GATHERS
 from autopar.request.pipeline import Pipeline
 from autopar.request.presets import BESIDE
 from autopar.utils.messages import argument
@@ -36,7 +36,7 @@ class Requested:
     mesh: Mesh
     preset: str | None
     pipeline: Pipeline
-    recompute: Recompute
+    recompute: str
     said: tuple[str, ...]
 
 
@@ -59,7 +59,7 @@ def requested(configuration: Configuration) -> Requested:
         mesh,
         NAMED.get(presets, BESIDE.join(presets)) or None,
         _pipeline(c, of_stage),
-        "none" if c.recompute == "attention" else c.recompute,
+        _recompute(c),
         tuple(_said(c)),
     )
 
@@ -70,6 +70,16 @@ def _axes(c: Configuration) -> Iterator[tuple[str, int, str]]:
     yield REPLICA, c.replicas, "ddp"
     yield DATA, c.dp // c.replicas, BY_ZERO[c.zero]
     yield TENSOR, c.tp, "megatron_sp" if c.sequence_parallel else "megatron"
+
+
+def _recompute(c: Configuration) -> str:
+    """Return what is recomputed; with sequence parallelism gathers are repeated at least.
+
+    So does Megatron-LM (Korthikanti et al. 2022, section 4.2.2).
+    """
+    if c.recompute in ("none", "attention"):
+        return GATHERS if c.sequence_parallel else "none"
+    return c.recompute
 
 
 def _pipeline(c: Configuration, of_stage: Mesh) -> Pipeline:
