@@ -26,6 +26,8 @@ from autopar.request.configurations.exchanged import Read
 from autopar.request.layers import Layers
 from autopar.request.options import Precision
 
+SEQUENCE = "megatron_sp"
+"""Part of the names of presets with sequence parallelism."""
 MOST, LEAST = 0.95, 0.5
 """Shares of bytes: with less than `MOST` an axis is mixed; with more than `LEAST` it is of a kind."""
 
@@ -187,7 +189,9 @@ class _Description:
 
     @cached_property
     def _splits_sequence(self) -> bool:
-        """Whether most sums of tensor-parallel products are scattered, not all-reduced."""
+        """Whether the preset splits the sequence, or most sums are scattered, not all-reduced."""
+        if SEQUENCE in self.plans[0].preset:
+            return True
         found: Counter[bool] = Counter()
         for plan in self.plans:
             of_tensor = [plan.mesh.names.index(axis.name) for axis in self.tensor]

@@ -30,7 +30,7 @@ from autopar.sharding.sharding_problem import Compilation, device_memory
 from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
-MOST = 0.95
+MOST = 0.9
 """An axis that divides a smaller share of the work is mentioned."""
 HOST, DEVICE = "host", "device"
 """The axes of a mesh of several hosts, for our own choice."""
@@ -187,8 +187,8 @@ def _differences(
         if axis.size > 1 and shares and min(shares) < MOST:
             where = f" of stage {shares.index(min(shares))}" if len(plans) > 1 else ""
             yield (
-                f"The {axis.size} ranks of axis {axis.name} divide {min(shares):.0%} of work{where}: "
-                "they do not divide some size of the model or a microbatch."
+                f"The {axis.size} ranks of axis {axis.name} divide {min(shares):.0%} of the work{where}; "
+                "each of them does the rest."
             )
 
 
