@@ -187,7 +187,7 @@ def _differences(
         if axis.size > 1 and shares and min(shares) < MOST:
             where = f" of stage {shares.index(min(shares))}" if len(plans) > 1 else ""
             yield (
-                f"The {axis.size} ranks of axis {axis.name} divide {min(shares):.0%} of the work{where}; "
+                f"The {axis.size} ranks of axis {axis.name} divide {min(shares):.0%} of work{where}; "
                 "each of them does the rest."
             )
 
