@@ -77,7 +77,8 @@ def between_layers(graph: Graph, layers: Layers, stages: int) -> tuple[str, ...]
 def _layer_starts(graph: Graph) -> list[str]:
     """Return the first operator of each layer, and the first after the last layer ("" for none)."""
     prefixes = {block.path.rpartition(".")[0] for block in blocks(graph)}
-    everywhere, starts, after = shared(graph), {}, ""
+    everywhere, after = shared(graph), ""
+    starts: dict[tuple[str, int], str] = {}
     for node in computing(graph):
         if node.name in everywhere:
             continue

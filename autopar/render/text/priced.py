@@ -35,7 +35,7 @@ def show_priced(
     if choice is not None and choice.plan is not None:
         lines.append(Text(f"{OURS}: {described(choice.plan)}"))
     return Group(
-        Text(head), "", _table(found.figures, choice and choice.figures), "",
+        Text(head), "", _table(found.figures, None if choice is None else choice.figures), "",
         *lines, *map(Text, _remarks(found, choice, found.said if said is None else said)),
     )  # fmt: skip
 

@@ -85,7 +85,8 @@ class Configuration:
         is_whole = bool(self.batch and self.microbatch)
         if given.keys() & {"microbatch", "batch", "dp"} or (is_whole and left):
             left.add("accumulation")
-        return replace(self, **dict.fromkeys(left - given.keys()), **given)
+        changed: dict[str, Any] = {**dict.fromkeys(left - given.keys()), **given}
+        return replace(self, **changed)
 
     @property
     def microbatches(self) -> int:

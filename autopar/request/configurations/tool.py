@@ -40,11 +40,12 @@ TOOLS: Registry[Tool] = Registry("tool", {
 })  # fmt: skip
 
 
-def read_file(path: Path) -> Read:
+def read_file(name: str | Path) -> Read:
     """Read a tool's configuration file; the tool is known by the file's suffix.
 
     If several tools have the suffix, the one that was added last reads it.
     """
+    path = Path(name)
     found = [tool for tool in TOOLS.values() if path.suffix in tool.suffixes]
     if not found:
         known = "; ".join(
