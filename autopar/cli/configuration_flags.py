@@ -22,9 +22,7 @@ EP = Annotated[int | None, typer.Option(min=1, help="Expert-parallel ranks.")]
 DEVICES = Annotated[
     int | None, typer.Option(min=1, help="Number of devices, instead of --dp or the file's.")
 ]
-VIRTUAL = Annotated[
-    int | None, typer.Option("--vp", min=1, help="Stages on each pipeline-parallel rank.")
-]
+VIRTUAL = Annotated[int | None, typer.Option(min=1, help="Stages on each pipeline-parallel rank.")]
 LAYERS = Annotated[
     str | None, typer.Option(help="Layers of each stage, such as 7,8,8,7; default: equal.")
 ]

@@ -53,7 +53,7 @@ def command(
     cp: CP = None,
     ep: EP = None,
     devices: DEVICES = None,
-    virtual: VIRTUAL = None,
+    vp: VIRTUAL = None,
     layers: LAYERS = None,
     microbatch: MICROBATCH = None,
     batch: GLOBAL_BATCH = None,
@@ -83,7 +83,7 @@ def command(
     writable(output, reads=inputs(config, database, model=model, hardware=hardware))
     found = read_file(config) if config is not None else Read(Configuration())
     asked = found.configuration.stating(
-        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, devices=devices, virtual=virtual, layers=_layers(layers),
+        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, devices=devices, virtual=vp, layers=_layers(layers),
         microbatch=microbatch, batch=batch, schedule=schedule, zero=zero, replicas=replicas,
         sequence_parallel=sequence_parallel or None, recompute=recompute, precision=precision,
         optimizer=optimizer, sequence=sequence,
