@@ -10,12 +10,17 @@ from autopar.errors import InputError
 from autopar.utils.messages import argument
 
 
+ENDS = 2
+"""Stages that may be without layers: the first, with the embedding, and the last, with the head."""
+
+
 @dataclass(frozen=True)
 class Layers:
     """A division of a model's layers among the stages of a pipeline.
 
     - `stages`: the number of layers of each stage; () for equal numbers, of which earlier stages have
-      one more if they do not divide.
+      one more if they do not divide.  If there are one or two stages more than layers, the last and the
+      first have none.
     - `fewer`: how many layers fewer the first and the last stage have, in place of the embedding and
       the head that they compute.
     """
@@ -55,11 +60,13 @@ class Layers:
         if self.stages:
             self._check(stages, layers)
             return self.stages
-        whole = layers + sum(self.fewer)
-        each, more = divmod(whole, stages)
+        fewer = self.fewer
+        if fewer == (0, 0) and 0 < stages - layers <= ENDS:
+            fewer = (int(stages - layers == ENDS), 1)
+        each, more = divmod(layers + sum(fewer), stages)
         found = [each + (stage < more) for stage in range(stages)]
-        found[0] -= self.fewer[0]
-        found[-1] -= self.fewer[1]
+        found[0] -= fewer[0]
+        found[-1] -= fewer[1]
         if min(found) < 0 or not all(found[1:-1]) or layers < stages - 2:
             raise InputError(
                 f"{layers} layers cannot be divided among {stages} stages, of which each but the first "

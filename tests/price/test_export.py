@@ -89,6 +89,7 @@ def test_a_chosen_plan_is_described_by_what_most_of_it_is() -> None:
     assert isinstance(plan, Plan) and again.figures.step_s >= plan.estimate.step_s * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_stages_of_different_meshes_are_said() -> None:
     made = job()
     plan = autopar.plan(

@@ -107,6 +107,7 @@ def test_recomputed_attention_is_spoken_of() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_an_axis_does_not_divide_is_said() -> None:
     """Three ranks of tensor parallelism divide neither heads nor features."""
     made = job_of(*models.llama(2)[:2], hardware="h100")

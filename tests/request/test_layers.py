@@ -14,6 +14,9 @@ from autopar.request.pipeline import Pipeline
     [
         (Layers(), 4, 8, (2, 2, 2, 2)),
         (Layers(), 4, 10, (3, 3, 2, 2)),
+        (Layers(), 4, 3, (1, 1, 1, 0)),
+        (Layers(), 4, 2, (0, 1, 1, 0)),
+        (Layers(), 2, 1, (1, 0)),
         (Layers(fewer=(1, 1)), 4, 10, (2, 3, 3, 2)),
         (Layers(fewer=(1, 1)), 1, 10, (10,)),
         (Layers(fewer=(1, 1)), 4, 2, (0, 1, 1, 0)),
