@@ -9,7 +9,6 @@ from typing import Any
 from autopar.errors import InputError
 from autopar.utils.messages import argument
 
-
 ENDS = 2
 """Stages that may be without layers: the first, with the embedding, and the last, with the head."""
 
