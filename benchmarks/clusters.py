@@ -29,10 +29,10 @@ from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.ir.split import split
+from autopar.memory.shards import local_nbytes
 from autopar.pipeline.build.borders import Border, link_between, seconds
 from autopar.pipeline.schedules import Schedule, build
 from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
-from autopar.memory.shards import local_nbytes
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.constraints import Constraint, from_user
@@ -129,7 +129,8 @@ class Part:
     def rest_nbytes(self, row: Row) -> float:
         """Weights, gradients and optimizer.  ZeRO divides flat buffers, whatever divides the tensors.
 
-        Gradients are whole, as microbatches add to them.  Where they are summed in float32, those of 16 bits are there as well.
+        Gradients are whole, as microbatches add to them.  Where they are summed in float32, those of
+        16 bits are there as well.
         """
         leaf = {node.target: node.outputs[0] for node in self.graph.leaves("parameter")}
         prices, total = self._prices(load("a100")), 0.0
