@@ -129,6 +129,8 @@ def _gathers_weights(graph: Graph, conversions: tuple[Conversion, ...]) -> bool:
 
 def _is_worth_it(estimated: Callable[[bool], Estimate], memory_limit: float | None) -> bool:
     plain, early = estimated(False), estimated(True)
+    if early.parts is None or not early.parts.prefetched:
+        return False
     fits = memory_limit is None or early.memory_nbytes <= memory_limit
     return fits and early.step_s < WORTH * plain.step_s
 
