@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from autopar.cost.parameters import frees
@@ -47,7 +47,7 @@ def gradient_buckets(
         return ()
     travelling = _travelling(graph, parameters, prices)
     filled = grouped(reversed(travelling), lambda g: g.key, lambda g: g.nbytes, shares)
-    return tuple(_bucket(each, prices) for each in in_backward(travelling, filled))
+    return tuple(_bucket(each, prices, graph.reached) for each in in_backward(travelling, filled))
 
 
 def _travelling(
@@ -67,7 +67,9 @@ def _travelling(
     ]
 
 
-def _bucket(gradients: Sequence[_Gradient], prices: Prices) -> GradientBucket:
+def _bucket(
+    gradients: Sequence[_Gradient], prices: Prices, reached: Collection[str]
+) -> GradientBucket:
     first = gradients[0].plan
     is_freed = frees(first.stored, first.leaf, prices)
 
@@ -80,5 +82,6 @@ def _bucket(gradients: Sequence[_Gradient], prices: Prices) -> GradientBucket:
         sum(
             at_rest(local_nbytes(each.tensor, each.plan.stored, prices.mesh), each)
             for each in gradients
+            if each.tensor.name in reached
         ),
     )

@@ -291,9 +291,11 @@ def storage_nbytes(
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf
     states = int(prices.states * stored) if is_reached else 0
-    has_gradient = is_reached or travels(storage.stored, storage.leaf, tensor.pads, mesh)
-    kept = stored if frees(storage.stored, storage.leaf, prices) else prices.at_rest(leaf, tensor)
-    gradient = int(kept) if has_gradient else 0
+    if frees(storage.stored, storage.leaf, prices):
+        gradient = stored if is_reached else 0
+    else:
+        has_gradient = is_reached or travels(storage.stored, storage.leaf, tensor.pads, mesh)
+        gradient = int(prices.at_rest(leaf, tensor)) if has_gradient else 0
     return StorageBytes(stored + gathered + older, gradient, states)
 
 

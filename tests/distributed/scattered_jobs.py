@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from contextlib import AbstractContextManager
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,18 +21,14 @@ SMALL = 2**12
 """Bytes of a bucket, so that small models have several."""
 
 
-def trained(work: parity.Work, steps: int = 1, keeps: bool = False) -> Parallel:
-    """After some steps."""
-    parallel, inputs = parity.parallel_of(work), parity.reference(work.name).inputs
-    for _ in range(steps):
-        parallel.zero_grad(set_to_none=not keeps)
-        parallel(**inputs).backward()
-    return parallel
+def small() -> AbstractContextManager[Any]:
+    """Within the context, buckets are small."""
+    return mock.patch.multiple(buckets, FIRST_NBYTES=SMALL, NBYTES=SMALL)
 
 
 def in_small_buckets(work: parity.Work) -> Parallel:
     """The module with small buckets."""
-    with mock.patch.multiple(buckets, FIRST_NBYTES=SMALL, NBYTES=SMALL):
+    with small():
         return parity.parallel_of(work)
 
 
@@ -69,7 +67,7 @@ def rests(work: parity.Work) -> None:
 
 
 def failing(work: parity.Work) -> None:
-    """A backward fails after a bucket was drained: the gradients before it are there, or are said lost."""
+    """A backward fails after a bucket was drained; the next one is right."""
     parallel, inputs = in_small_buckets(work), parity.reference(work.name).inputs
     parallel.zero_grad()
     drained = Bucket.drain
@@ -91,7 +89,7 @@ def failing(work: parity.Work) -> None:
 
 def names(work: parity.Work) -> list[tuple[str, ...]]:
     """The names in each bucket of the runtime."""
-    parallel = parity.parallel_of(work)
+    parallel = in_small_buckets(work)
     return [tuple(slot.name for slot in bucket.slots) for bucket in parallel._reducer.buckets]
 
 
