@@ -16,9 +16,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
+from autopar.plans.hops import Hop
 from autopar.runtime import _torch
 from autopar.runtime.padded_layout import PaddedLayout
-from autopar.runtime.shard_layout import Hop, ShardLayout
+from autopar.runtime.shard_layout import ShardLayout
 from autopar.runtime.updates import update_locally
 
 
