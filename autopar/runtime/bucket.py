@@ -144,7 +144,7 @@ class Bucket:
         assert self._buffer is not None
         if not self.scatters or _torch.storage_of(part) != _torch.storage_of(self._buffer):
             return part
-        before = slot.synchronised() if slot.rests_in_step else None
+        before = slot.included() if slot.rests_in_step else None
         if before is None or before.dtype != part.dtype or not before.is_contiguous():
             return part.clone()
         return before.data.copy_(part)  # `.data` has its own version counter

@@ -175,6 +175,10 @@ class ShardedParameter:
         """Return the local part of the gradient that is already summed over all replicas, if any."""
         return self.base if self.pending else self._local(self.parameter.grad)
 
+    def included(self) -> torch.Tensor | None:
+        """Return the local part of the sum of earlier backwards, as the running backward found it."""
+        return self.base if self.pending else self._local(self.saved)
+
     def _local(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Return this rank's part of a gradient set elsewhere; redistribute it if its layout differs."""
         if gradient is None:
