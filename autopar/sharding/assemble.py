@@ -93,6 +93,7 @@ def assemble(
     if prefetch is None:
         can_start_early = prices.microbatches == 1 and _gathers_weights(graph, conversions)
         prefetch = can_start_early and _is_worth_it(estimated, memory_limit)
+    prefetch = prefetch and _gathers_ahead(estimated(True))
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,
@@ -127,10 +128,12 @@ def _gathers_weights(graph: Graph, conversions: tuple[Conversion, ...]) -> bool:
     )
 
 
+def _gathers_ahead(early: Estimate) -> bool:
+    return early.parts is not None and bool(early.parts.prefetched)
+
+
 def _is_worth_it(estimated: Callable[[bool], Estimate], memory_limit: float | None) -> bool:
     plain, early = estimated(False), estimated(True)
-    if early.parts is None or not early.parts.prefetched:
-        return False
     fits = memory_limit is None or early.memory_nbytes <= memory_limit
     return fits and early.step_s < WORTH * plain.step_s
 
