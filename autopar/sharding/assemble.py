@@ -95,6 +95,7 @@ def assemble(
     if prefetch is None:
         can_start_early = prices.microbatches == 1 and _gathers_weights(graph, conversions)
         prefetch = can_start_early and _is_worth_it(estimated, memory_limit)
+    prefetch = prefetch and _gathers_ahead(estimated(True))
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,
@@ -132,6 +133,10 @@ def _gathers_weights(graph: Graph, conversions: tuple[Conversion, ...]) -> bool:
     return any(
         c.tensor in weights and is_gather(c.source[c.axis], c.target[c.axis]) for c in conversions
     )
+
+
+def _gathers_ahead(early: Estimate) -> bool:
+    return early.parts is not None and bool(early.parts.prefetched)
 
 
 def _is_worth_it(estimated: Callable[[bool], Estimate], memory_limit: float | None) -> bool:
