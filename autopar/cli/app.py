@@ -19,12 +19,14 @@ from autopar.cli import (
     diff,
     emit,
     explain,
+    export,
     fit,
     frontier,
     hardware,
     map,
     plan,
     presets,
+    price,
     profile,
     report,
     rules,
@@ -95,7 +97,7 @@ app = typer.Typer(
 COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
     "frontier": frontier, "fit": fit, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
-    "presets": presets, "report": report, "rules": rules,
+    "presets": presets, "price": price, "export": export, "report": report, "rules": rules,
     "calibrate": calibrate, "profile": profile, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():

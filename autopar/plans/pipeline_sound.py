@@ -104,6 +104,8 @@ def _prediction_faults(plan: PipelinePlanData, found: Prediction) -> Iterator[st
     stages, workers = range(plan.schedule.stages), range(len(plan.workers))
     if len(found.bubbles) != len(workers):
         yield f"prediction.bubbles are of {len(found.bubbles)} workers; the plan has {len(workers)}"
+    if found.peaks and len(found.peaks) != len(workers):
+        yield f"prediction.peaks are of {len(found.peaks)} workers; the plan has {len(workers)}"
     predicted = sorted((each.stage, each.worker) for each in found.stages)
     if predicted != places(plan):
         yield f"prediction.stages are of (stage, worker) {predicted}, not {places(plan)}"
