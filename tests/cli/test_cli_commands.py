@@ -60,6 +60,7 @@ FLAGS = {
         "problem", "--memory", "--solver", "--ilp", "--seconds", "--seed", "--rounds", "--processes",
         "--output", "-o",
     },
+    "stages": {"file", "--seconds", "--output", "-o"},
     "verify": {"plan", "model", "--hardware", "--bound", "--database", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),
