@@ -23,6 +23,7 @@ from autopar.cli import (
     fit,
     frontier,
     hardware,
+    layer_stages,
     map,
     plan,
     presets,
@@ -96,8 +97,9 @@ app = typer.Typer(
 )
 COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
-    "frontier": frontier, "fit": fit, "map": map, "solve": solve, "verify": verify, "hardware": hardware,
-    "presets": presets, "price": price, "export": export, "report": report, "rules": rules,
+    "frontier": frontier, "fit": fit, "map": map, "solve": solve, "stages": layer_stages,
+    "verify": verify, "hardware": hardware, "presets": presets, "price": price, "export": export,
+    "report": report, "rules": rules,
     "calibrate": calibrate, "profile": profile, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():

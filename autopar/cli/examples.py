@@ -15,6 +15,7 @@ EXAMPLES = {
     "fit": "autopar fit train.py:make_model --mesh 2x4 --hardware h100",
     "map": "autopar map train.py:make_model --mesh 2x4 --batches 8,64 --memories 8GiB,80GiB",
     "solve": "autopar solve problem.json --memory 40GiB",
+    "stages": "autopar stages layers.json --seconds 60 -o stages.json",
     "verify": "autopar verify plan.json train.py:make_model",
     "hardware": "autopar hardware h100",
     "presets": "autopar presets",

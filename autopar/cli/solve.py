@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Solve a problem that was written by hand or by `autopar plan --problem`.
 
-    Of a pipeline's layers it finds the stages whose slowest is fastest, for a pipeline that is full.
+    Of a pipeline's layers it finds the stages whose slowest is fastest, as `autopar stages` does.
     """
     started = time.perf_counter()
     writable(output, reads=[problem])
@@ -125,7 +125,8 @@ def _refuse_flags(
     if not is_plain or ilp or solver != "elimination":
         raise InputError(
             "--memory, --solver, --ilp, --seconds and -o are for problems; a file of a pipeline's "
-            "layers has the memory of its pools. Leave them out."
+            "layers has the memory of its pools. Leave them out, or use `autopar stages`, which takes "
+            "--seconds and -o."
         )
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 import numba
 
+PROMISED = {"nnan", "nsz"}
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -18,8 +19,15 @@ def compiled(function: Function) -> Function:
 
     Costs are infinite but never NaN, so minima may be taken in any order (several at a time).
     """
-    promised = {"nnan", "nsz"}
     try:
-        return cast(Function, numba.njit(cache=True, fastmath=promised)(function))
+        return cast(Function, numba.njit(cache=True, fastmath=PROMISED)(function))
     except RuntimeError:  # numba finds no place for its cache
-        return cast(Function, numba.njit(fastmath=promised)(function))
+        return cast(Function, numba.njit(fastmath=PROMISED)(function))
+
+
+def inlined(function: Function) -> Function:
+    """Return a function that becomes a part of each compiled function that calls it.
+
+    A call with arrays counts references, which takes longer than a few additions.
+    """
+    return cast(Function, numba.njit(inline="always", fastmath=PROMISED)(function))

@@ -60,6 +60,7 @@ FLAGS = {
         "problem", "--memory", "--solver", "--ilp", "--seconds", "--seed", "--rounds", "--processes",
         "--output", "-o",
     },
+    "stages": {"file", "--seconds", "--output", "-o"},
     "verify": {"plan", "model", "--hardware", "--bound", "--database", "--batch", "--sequence"},
     "hardware": {"name"},
     "presets": set(),
@@ -72,6 +73,15 @@ FLAGS = {
     "fit": {
         "model", "--mesh", "--hardware", "--memory", "--optimizer", "--precision", "--database",
         "--sequence",
+    },
+    "price": {
+        "model", "--config", "--tp", "--pp", "--dp", "--cp", "--ep", "--devices", "--vp",
+        "--layers", "--microbatch", "--batch", "--schedule", "--zero", "--replicas",
+        "--sequence-parallel", "--recompute", "--precision", "--optimizer", "--hardware",
+        "--database", "--only", "-o", "--output", "--sequence",
+    },
+    "export": {
+        "plan", "--to", "-o", "--output", "--host",
     },
     "calibrate": {"--output", "-o", "--quick", "--group", "--hardware"},
 }  # fmt: skip

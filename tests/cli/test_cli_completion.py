@@ -34,7 +34,7 @@ def completed(words: str) -> list[str]:
     ("words", "offered"),
     [
         ("autopar pl", ["plan"]),
-        ("autopar s", ["show", "solve", "simulate"]),
+        ("autopar s", ["show", "solve", "stages", "simulate"]),
         ("autopar simulate --b", ["--bandwidth"]),
         ("autopar plan train.py:make --me", ["--mesh", "--memory"]),
         ("autopar --ver", ["--version"]),

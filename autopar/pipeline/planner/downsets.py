@@ -1,4 +1,4 @@
-"""Enumerates the possible cuts of a graph: groups of layers that share a stage, and their downsets.
+"""The possible cuts of a graph: groups of layers that share a stage, and their downsets.
 
 A stage is the difference of two nested downsets (sets that contain all predecessors of their members).
 Thus every tensor between stages goes forward.  The downsets of a chain are its prefixes.
@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.errors import InfeasibleError
+from autopar.pipeline.planner.lattice.downsets import Lattice
 from autopar.pipeline.planner.workload import Workload
-
-MOST_DOWNSETS = 20_000
-"""The maximum number of downsets; their pairs grow with its square."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +22,14 @@ class Groups:
 
     members: tuple[tuple[int, ...], ...]
     before: tuple[frozenset[int], ...]
+
+    def along(self, sequence: Sequence[int]) -> Groups:
+        """Return the groups in another topological order."""
+        number = {group: at for at, group in enumerate(sequence)}
+        return Groups(
+            tuple(self.members[group] for group in sequence),
+            tuple(frozenset(number[other] for other in self.before[group]) for group in sequence),
+        )
 
 
 def groups_of(workload: Workload) -> Groups:
@@ -65,7 +70,7 @@ def groups_of(workload: Workload) -> Groups:
 
 @dataclass(frozen=True, eq=False)
 class Downsets:
-    """All downsets, by number of layers, from the empty one to the full one.
+    """Downsets by number of groups, from the empty one to the full one.
 
     `holds[d, l]` is whether downset d contains layer l; `inside[d]` are the groups of downset d.
     """
@@ -84,31 +89,14 @@ class Downsets:
         return np.flatnonzero(bigger)
 
 
-def downsets_of(workload: Workload) -> Downsets:
-    """Return all downsets; raise `InfeasibleError` if there are more than `MOST_DOWNSETS`."""
-    groups = groups_of(workload)
-    seen: dict[frozenset[int], None] = {frozenset(): None}
-    waiting: list[frozenset[int]] = [frozenset()]
-    while waiting:
-        small = waiting.pop()
-        for group, before in enumerate(groups.before):
-            if group not in small and before <= small:
-                larger = small | {group}
-                if larger not in seen:
-                    seen[larger] = None
-                    waiting.append(larger)
-        if len(seen) > MOST_DOWNSETS:
-            raise InfeasibleError(
-                f"the graph of {len(groups.members)} groups of layers has more than {MOST_DOWNSETS} "
-                "downsets: it branches too widely; give layers that belong together one group"
-            )
-    inside = sorted(seen, key=lambda d: (sum(len(groups.members[g]) for g in d), sorted(d)))
-    holds = np.zeros((len(inside), len(workload.layers)), dtype=bool)
-    for row, downset in enumerate(inside):
-        holds[row, layers_of(groups, downset)] = True
-    return Downsets(holds, groups, tuple(inside))
-
-
-def layers_of(groups: Groups, chosen: Sequence[int] | frozenset[int]) -> list[int]:
-    """Return the layers of these groups, sorted."""
-    return sorted(layer for group in chosen for layer in groups.members[group])
+def downsets_of(groups: Groups, lattice: Lattice) -> Downsets:
+    """Return the downsets of a lattice of these groups."""
+    member = np.zeros((len(groups.members), sum(map(len, groups.members))), dtype=bool)
+    for group, layers in enumerate(groups.members):
+        member[group, list(layers)] = True
+    inside: list[frozenset[int]] = []
+    rows = []
+    for _, holds in lattice.holds():
+        inside += [frozenset(np.flatnonzero(row).tolist()) for row in holds]
+        rows.append(holds.astype(np.float32) @ member > 0)
+    return Downsets(np.concatenate(rows), groups, tuple(inside))

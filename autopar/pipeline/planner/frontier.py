@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from autopar.pipeline.planner.workload import Option
 
 Array = NDArray[np.float64]
-WORKING = 4
+REDUCED, KEPT, WORKING = 1, 3, 4
 NOTHING = np.zeros((1, 5))
 AT_ONCE = 600
 """Up to this number, all pairs of rows are compared in one array operation."""

@@ -17,6 +17,8 @@ from autopar.pipeline.planner.frontier import NOTHING, WORKING, Array, added, ro
 from autopar.pipeline.planner.workload import Option, Workload
 
 Ints = NDArray[np.intp]
+AT_ONCE = 2**22
+"""Entries of a matrix of ranges by tensors that is computed at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +45,7 @@ class Offers:
     def loads(self, workload: Workload, replicas: int) -> Array:
         """Return the seconds per microbatch of each point on this many replicas."""
         whole = (self.seconds + self.border_s[self.of]) / replicas
-        if replicas == 1 or workload.microbatches is None:
-            return whole
-        speed = workload.pools[self.pool].bytes_per_s * workload.microbatches
-        share = workload.reduce_rounds * (replicas - 1) / replicas / speed
-        return whole + share * self.reduced
+        return whole + workload.reduce_share(self.pool, replicas) * self.reduced
 
 
 def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
@@ -56,48 +54,54 @@ def offers_of(workload: Workload, downsets: Downsets) -> list[Offers]:
     nested = [(start, downsets.above(start)) for start in range(len(downsets) - 1)]
     start = np.concatenate([np.full(len(ends), at) for at, ends in nested]).astype(np.intp)
     end = np.concatenate([ends for _, ends in nested]).astype(np.intp)
-    crossing = _crossing(workload, downsets, start, end)
-    made = [_offer(workload, downsets, way, start, end, crossing) for way in ways]
+    made = [_offer(workload, downsets, way, start, end) for way in ways]
     return [offer for offer in made if len(offer.of)]
 
 
-def _crossing(workload: Workload, downsets: Downsets, start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Return [range, tensor]: whether some but not all layers that touch the tensor are in the range."""
+def border_seconds(
+    workload: Workload, downsets: Downsets, way: tuple[int, int], start: Ints, end: Ints
+) -> Array:
+    """Return the seconds per microbatch of transfers across the borders of ranges."""
     touches = np.zeros((len(workload.layers), len(workload.tensors)))
     for index, tensor in enumerate(workload.tensors):
         touches[[tensor.source, *tensor.targets], index] = 1
-    inside = downsets.holds @ touches
-    count = inside[end] - inside[start]
-    cut: NDArray[np.bool_] = (count > 0) & (count < touches.sum(axis=0))
-    return cut
-
-
-def border_seconds(
-    workload: Workload, way: tuple[int, int], holds: NDArray[np.bool_], crossing: NDArray[np.bool_]
-) -> Array:
-    """Return the seconds per microbatch of transfers across the borders of ranges.
-
-    `holds[r, l]` is whether range r contains layer l, `crossing[r, t]` whether tensor t crosses its
-    borders.
-    """
-    pool = workload.pools[way[0]]
-    total = np.zeros(len(holds))
-    if not pool.pays_transfers:
+    inside, every = downsets.holds @ touches, touches.sum(axis=0)
+    total = np.zeros(len(start))
+    if not workload.pools[way[0]].pays_transfers:
         return total
-    trips = np.array([t.round_trips for t in workload.tensors], dtype=float)
-    each = np.array(
-        [
-            t.nbytes / pool.bytes_per_s + pool.latency_s if t.seconds is None else t.seconds
-            for t in workload.tensors
-        ]
-    )
-    total += crossing @ (trips * each)
+    seconds = tensor_seconds(workload, way[0])
+    resent = _resent_seconds(workload, way)
+    rows = max(1, AT_ONCE // max(1, len(workload.tensors)))
+    for part in (slice(at, at + rows) for at in range(0, len(start), rows)):
+        count = inside[end[part]] - inside[start[part]]
+        crossing = (count > 0) & (count < every)
+        total[part] = crossing @ seconds
+        for layer, sent, further in resent:
+            holds = downsets.holds[end[part], layer] & ~downsets.holds[start[part], layer]
+            total[part] += further * (crossing[:, sent] & holds)
+    return total
+
+
+def _resent_seconds(workload: Workload, way: tuple[int, int]) -> list[tuple[int, int, float]]:
+    """Return layers, tensors, and what the layer adds if the tensor crosses its stage's border."""
+    found = []
     for index, layer in enumerate(workload.layers):
         resent = next((o.resent for o in layer.options if o.way == way), ())
         for tensor, nbytes in resent:
-            further = trips[tensor] * nbytes / pool.bytes_per_s
-            total += further * (crossing[:, tensor] & holds[:, index])
-    return total
+            trips = workload.tensors[tensor].round_trips
+            found.append((index, tensor, trips * nbytes / workload.pools[way[0]].bytes_per_s))
+    return found
+
+
+def tensor_seconds(workload: Workload, pool: int) -> Array:
+    """Return the seconds per microbatch that each tensor takes if it crosses a border in this pool."""
+    there = workload.pools[pool]
+    seconds = np.zeros(len(workload.tensors))
+    for index, tensor in enumerate(workload.tensors if there.pays_transfers else ()):
+        computed = tensor.nbytes / there.bytes_per_s + there.latency_s
+        once = computed if tensor.seconds is None else tensor.seconds
+        seconds[index] = tensor.round_trips * once
+    return seconds
 
 
 def options_on(workload: Workload, layer: int, way: tuple[int, int]) -> tuple[list[Option], Array]:
@@ -114,21 +118,19 @@ def _offer(
     way: tuple[int, int],
     start: Ints,
     end: Ints,
-    crossing: NDArray[np.bool_],
 ) -> Offers:
     layers = range(len(workload.layers))
     rows = [options_on(workload, layer, way)[1] for layer in layers]
     able = np.array([len(r) > 0 for r in rows])
     missing = downsets.holds @ (~able).astype(int)
     chosen = missing[end] == missing[start]
-    start, end, crossing = start[chosen], end[chosen], crossing[chosen]
+    start, end = start[chosen], end[chosen]
     free = {at for at in layers if len(rows[at]) > 1 or (rows[at][:, WORKING] > 0).any()}
     fixed = np.array(
         [r[0] if len(r) and at not in free else NOTHING[0] for at, r in enumerate(rows)]
     )
     base = downsets.holds @ fixed
-    holds = downsets.holds[end] & ~downsets.holds[start]
-    border = border_seconds(workload, way, holds, crossing)
+    border = border_seconds(workload, downsets, way, start, end)
     memory = workload.pools[way[0]].memory_nbytes
     points: list[Array] = []
     if free:
@@ -139,7 +141,7 @@ def _offer(
         points = list((base[end] - base[start])[:, None, :])
     of = np.repeat(np.arange(len(points)), [len(p) for p in points]).astype(np.intp)
     every = np.concatenate(points) if points else np.zeros((0, 5))
-    flights = _flights(every, memory)
+    flights = flights_of(every, memory)
     fits = flights >= 1
     used, of = np.unique(of[fits], return_inverse=True)
     every, flights = every[fits], flights[fits]
@@ -150,7 +152,7 @@ def _offer(
     )  # fmt: skip
 
 
-def _flights(rows: Array, memory: float) -> Array:
+def flights_of(rows: Array, memory: float) -> Array:
     """Return how many microbatches in flight fit into memory; infinity if nothing is kept for them."""
     left = memory - rows[:, 2] - rows[:, WORKING]
     kept = rows[:, 3]

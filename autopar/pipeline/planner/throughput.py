@@ -1,213 +1,36 @@
 """Minimises the maximal load: seconds per microbatch of the slowest stage of a full pipeline.
 
-A stage lies between nested downsets and has one way (pool x degree t), d replicas and one option per
-layer.  Its load is (compute + border) / d, plus the share of its gradient reduction over d replicas.
-It must hold ceil(s / d) microbatches, where s sums the replicas of this stage and of all later ones.
+A stage lies between nested downsets of the graph (sets of layers that contain all predecessors of their
+members), and has one way (pool x degree), a number of replicas and one option per layer.  There are two
+methods:
 
-For a limit T on loads, the least s of all layers after downset i on R devices is
-
-    g(i, R) = min over j, way, d:   s = g(j, R - t d) + d    where s <= d * flights(i, j, way, d, T)
-
-with g(full, R) = 0.  A smaller s is never worse, so one number per state suffices.  g(empty, all) is
-finite exactly if some plan has no load above T.  The least T is found by bisection among all loads
-that occur.
+- `lattice/` if loads and bytes are sums over layers.  It takes graphs with millions of downsets, and
+  gives a plan with a bound for graphs with more.
+- `in_flight.py` if layers have several options on one way, or keep bytes for each microbatch in flight.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
-from autopar.errors import InfeasibleError
-from autopar.pipeline.planner.downsets import Downsets, downsets_of
-from autopar.pipeline.planner.frontier import Array
-from autopar.pipeline.planner.offers import Ints, Offers, offers_of
+from autopar.pipeline.planner.lattice.effort import Effort
+from autopar.pipeline.planner.loaded_stage import LoadedStage, ThroughputPlan
 from autopar.pipeline.planner.workload import Workload
 
+__all__ = ["Effort", "LoadedStage", "ThroughputPlan", "least_load"]
 
-@dataclass(frozen=True)
-class LoadedStage:
-    """Layers on `replicas` groups of `devices` devices of a pool; `load_s` per microbatch."""
-
-    layers: tuple[int, ...]
-    pool: int
-    devices: int
-    replicas: int
-    in_flight: int
-    load_s: float
+USUAL = Effort()
 
 
-@dataclass(frozen=True)
-class ThroughputPlan:
-    """Stages from first to last.  `bound_s` equals `load_s`: the plan is optimal.
+def least_load(workload: Workload, effort: Effort = USUAL) -> ThroughputPlan:
+    """Return the plan with the highest throughput that is found, and a bound.
 
-    `downsets` and `ranges` count those of the graph.
+    Raises `InfeasibleError` if nothing fits, or if no plan was found.
     """
+    # numba takes a while to load: not for every command.
+    from autopar.pipeline.planner.in_flight_plan import least_load_in_flight
+    from autopar.pipeline.planner.lattice.additive import additive_loads
+    from autopar.pipeline.planner.lattice.plan import least_additive_load
 
-    stages: tuple[LoadedStage, ...]
-    load_s: float
-    bound_s: float
-    downsets: int
-    ranges: int
-
-
-class _Move(NamedTuple):
-    """A way on d replicas, with the loads of its points."""
-
-    offers: Offers
-    replicas: int
-    loads: Array
-
-
-def least_load(workload: Workload) -> ThroughputPlan:
-    """Return the plan with the highest throughput; raise `InfeasibleError` if nothing fits."""
-    downsets = downsets_of(workload.check())
-    offers = offers_of(workload, downsets)
-    moves = [m for offer in offers for m in _moves(workload, offer)]
-    solver = _Solver(workload, downsets, moves)
-    pool = np.unique(np.concatenate([m.loads for m in moves])) if moves else np.zeros(0)
-    if not len(pool) or not math.isfinite(solver.fewest(pool[-1])[solver.whole]):
-        _nothing_fits(workload, moves)
-    low, high = -1, len(pool) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if math.isfinite(solver.fewest(pool[middle])[solver.whole]):
-            high = middle
-        else:
-            low = middle
-    stages = solver.stages(pool[high])
-    load = max(stage.load_s for stage in stages)
-    ranges = len(
-        {(a, b) for o in offers for a, b in zip(o.start.tolist(), o.end.tolist(), strict=True)}
-    )
-    return ThroughputPlan(stages, load, load, len(downsets), ranges)
-
-
-def _moves(workload: Workload, offers: Offers) -> list[_Move]:
-    pool = workload.pools[offers.pool]
-    most = pool.count // offers.devices if pool.replicas else min(1, pool.count // offers.devices)
-    steps = workload.microbatches
-    return [
-        _Move(offers, d, offers.loads(workload, d))
-        for d in range(1, most + 1)
-        if steps is None or steps % d == 0
-    ]
-
-
-def _nothing_fits(workload: Workload, moves: list[_Move]) -> None:
-    if not moves:
-        raise InfeasibleError(
-            "no range of layers fits into any pool; raise a pool's memory or count"
-        )
-    pools = ", ".join(f"{p.name}: {p.count} x {p.memory_nbytes:.4g} bytes" for p in workload.pools)
-    raise InfeasibleError(
-        f"no plan of stages fits into {pools}; give more devices or memory, fewer microbatches in "
-        "flight, or layers an option that keeps less"
-    )
-
-
-class _Solver:
-    """The recurrence of this module, for any limit on loads."""
-
-    def __init__(self, workload: Workload, downsets: Downsets, moves: list[_Move]) -> None:
-        self.workload, self.downsets, self.moves = workload, downsets, moves
-        self.shape = tuple(pool.count + 1 for pool in workload.pools)
-        self.whole = (0, *(pool.count for pool in workload.pools))
-        devices = sum(pool.count for pool in workload.pools)
-        steps = workload.microbatches
-        self.most = devices if steps is None else min(steps, devices)
-
-    def flights(self, limit: float) -> list[Array]:
-        """Return per move and range the most microbatches in flight with no load above the limit.
-
-        Superfluous replicas are dropped: if memory never limits d replicas of a way, more replicas
-        only take more devices.
-        """
-        found = []
-        enough: dict[int, NDArray[np.bool_]] = {}
-        for move in self.moves:
-            usable = np.where(move.loads <= limit, move.offers.flights, 0.0)
-            best = np.maximum.reduceat(usable, move.offers.first)
-            done = enough.get(id(move.offers))
-            if done is not None:
-                best[done] = 0.0
-            free = move.replicas * best >= self.most
-            enough[id(move.offers)] = free if done is None else done | free
-            found.append(best)
-        return found
-
-    def fewest(self, limit: float) -> Array:
-        """Return g, infinite where nothing fits; its first dim is the downset before the stages."""
-        g = np.full((len(self.downsets), *self.shape), math.inf)
-        g[-1] = 0.0
-        usable = [self._usable(m, f) for m, f in zip(self.moves, self.flights(limit), strict=True)]
-        for start in range(len(self.downsets) - 2, -1, -1):
-            for move, (starts, ends, most) in zip(self.moves, usable, strict=True):
-                low, high = np.searchsorted(starts, [start, start + 1])
-                if low == high:
-                    continue
-                taken = move.offers.devices * move.replicas
-                there, here = self._shifted(move.offers.pool, taken)
-                summed = g[(ends[low:high], *there)] + move.replicas
-                summed[summed > most[low:high].reshape(-1, *[1] * len(self.shape))] = math.inf
-                at = g[(start, *here)]
-                np.minimum(at, summed.min(axis=0), out=at)
-        return g
-
-    def _usable(self, move: _Move, flights: Array) -> tuple[Ints, Ints, Array]:
-        rows = np.flatnonzero(flights >= 1)
-        rows = rows[np.argsort(move.offers.start[rows], kind="stable")]
-        most = np.minimum(move.replicas * flights[rows], self.most)
-        return move.offers.start[rows], move.offers.end[rows], most
-
-    def _shifted(self, pool: int, taken: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return indices of the states with `taken` fewer devices, and of those that lead to them."""
-        there = [slice(None)] * len(self.shape)
-        here = list(there)
-        there[pool] = slice(None, self.shape[pool] - taken)
-        here[pool] = slice(taken, None)
-        return tuple(there), tuple(here)
-
-    def stages(self, limit: float) -> tuple[LoadedStage, ...]:
-        """Return a plan that attains g(empty, all), with the least loads that memory allows."""
-        g, flights = self.fewest(limit), self.flights(limit)
-        state, found = self.whole, []
-        while state[0] != len(self.downsets) - 1:
-            state, stage = self._first_stage(g, flights, state, limit)
-            found.append(stage)
-        return tuple(found)
-
-    def _first_stage(
-        self, g: Array, flights: list[Array], state: tuple[int, ...], limit: float
-    ) -> tuple[tuple[int, ...], LoadedStage]:
-        for move, most in zip(self.moves, flights, strict=True):
-            left = list(state)
-            left[1 + move.offers.pool] -= move.offers.devices * move.replicas
-            if min(left) < 0:
-                continue
-            for row in np.flatnonzero((move.offers.start == state[0]) & (most >= 1)):
-                left[0] = int(move.offers.end[row])
-                summed = g[tuple(left)] + move.replicas
-                if summed == g[state] and summed <= move.replicas * most[row]:
-                    stage = self._stage(move, int(row), int(-(-summed // move.replicas)), limit)
-                    return tuple(left), stage
-        raise AssertionError("the recurrence has no step that explains its own value")
-
-    def _stage(self, move: _Move, row: int, in_flight: int, limit: float) -> LoadedStage:
-        offers = move.offers
-        points = (offers.of == row) & (offers.flights >= in_flight)
-        load = float(move.loads[points].min())
-        start, end = offers.start[row], offers.end[row]
-        layers = np.flatnonzero(self.downsets.holds[end] & ~self.downsets.holds[start])
-        return LoadedStage(
-            tuple(int(l) for l in layers),
-            offers.pool,
-            offers.devices,
-            move.replicas,
-            in_flight,
-            load,
-        )
+    loads = additive_loads(workload.check())
+    if loads is not None:
+        return least_additive_load(workload, loads, effort)
+    return least_load_in_flight(workload)

@@ -171,6 +171,20 @@ class Workload:
         """Pairs of layers (source, target), one for each reader of each tensor."""
         return tuple((t.source, target) for t in self.tensors for target in t.targets)
 
+    def replicas_of(self, way: tuple[int, int]) -> list[int]:
+        """Return the numbers of replicas of a way that its pool and the microbatches permit."""
+        pool = self.pools[way[0]]
+        most = pool.count // way[1] if pool.replicas else min(1, pool.count // way[1])
+        steps = self.microbatches
+        return [d for d in range(1, most + 1) if steps is None or steps % d == 0]
+
+    def reduce_share(self, pool: int, replicas: int) -> float:
+        """Return the seconds per microbatch that each reduced byte of a stage takes on its replicas."""
+        if replicas == 1 or self.microbatches is None:
+            return 0.0
+        speed = self.pools[pool].bytes_per_s * self.microbatches
+        return self.reduce_rounds * (replicas - 1) / replicas / speed
+
     def keeping(self, names: Sequence[str] | None = None, most_devices: int | None = None) -> Self:
         """Return the workload with only options of these names, up to this degree (for ablations)."""
         layers = tuple(
