@@ -1,7 +1,9 @@
-"""From model code to emitted stages: `python benchmarks/pipelines.py [gpt39b|llama405b] [-o FILE]`.
+"""From model code to emitted stages: `python benchmarks/pipelines.py [gpt39b|llama405b|layer_graphs]`.
 
 GPT-39B (48 layers, hidden 8192, 64 heads, sequence 1024, batch 1024) on 8 x 8 V100, for which Alpa
-published 2,393 s of planning, and Llama-3-405B on 2,048 hosts of 8 H100.
+published 2,393 s of planning, and Llama-3-405B on 2,048 hosts of 8 H100.  With `layer_graphs`, also what
+`layer_graphs.py` measures: graphs of other planners, whose layers have known costs.  `-o FILE` writes
+all rows as JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from layer_graphs import measured as measured_graphs
 
 from autopar.api import compile_staged
 from autopar.cli.output import save
@@ -46,6 +49,7 @@ PHASES: tuple[tuple[Any, str], ...] = (
 )
 """Functions whose time is told apart; `after_all` may run within `soon`.  The planner, which may run in
 another process beside `soon`, is timed once more by itself."""
+GRAPHS = "layer_graphs"
 ALPAS_MICROBATCHES = (64, 128, 256, 512, 1024)
 """It published none; each is tried."""
 
@@ -171,14 +175,16 @@ def alpas_step() -> float:
 def main() -> None:
     """A line on the screen, JSON in a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=["gpt39b"], choices=list(MODELS))
+    parser.add_argument("names", nargs="*", default=["gpt39b"], choices=[*MODELS, GRAPHS])
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     with uncollected():
-        rows = [measured(name) for name in asked.names]
+        rows = [measured(name) for name in asked.names if name in MODELS]
         for row in rows:
             if row["model"] == "gpt39b":
                 row["alpas_plan_step_s"] = alpas_step()
+    if GRAPHS in asked.names:
+        rows += [{"model": name, **row} for name, row in measured_graphs().items()]
     for row in rows:
         print(json.dumps(row, indent=1))
     if asked.output:

@@ -26,13 +26,13 @@ def loaded(
     """
     is_optimal = found.gap <= OPTIMAL
     facts = Table.grid(padding=(0, 2))
-    best = f"the least of {found.ranges:,} ranges" if is_optimal else "the least that was found"
+    best = "the least of all splits" if is_optimal else "the least that was found"
     row(facts, "load", f"{precise(found.load_s)} per microbatch, {best}")
     if found.load_s > 0:
         row(facts, "throughput", f"{1 / found.load_s:.6g} microbatches per second")
     gap = "optimal" if is_optimal else f"within {max(found.gap, 1e-4):.2%} of optimal"
     row(facts, "bound", f"{precise(found.bound_s)}, {gap}")
-    row(facts, "found by", found.method)
+    row(facts, "found by", f"{found.method}; {found.ranges:,} ranges were compared")
     if unread:
         row(facts, "not read", ", ".join(unread))
     row(facts, "solved in", seconds(took_s))

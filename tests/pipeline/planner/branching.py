@@ -20,6 +20,16 @@ INCEPTION: Branch = (
     3,
 )
 """Convolution, batch norm and ReLU as layers, in the modules of Inception v3: 36,000 downsets."""
+WIDE: Branch = (
+    6,
+    *[[[9], [9], [15], [9], [4]]] * 5,
+    12,
+    [[6], [3, [[9], [3]]], [9]],
+    3,
+)
+"""Five branches side by side: 400,000 downsets."""
+WIDER: Branch = (6, *[[[9], [9], [15], [9], [9], [9]]] * 3, 3)
+"""Six branches side by side: 5 million downsets."""
 
 
 def layer_graph(

@@ -1,15 +1,16 @@
 """Layer graphs of other planners, and the values that their own programs reach on them.
 
-The values come from the authors' programs, msr-fiddle/dnn-partitioning (`throughput-dp/dp.cpp`,
-`dp`) and msr-fiddle/piper (`algo.cpp`), both under the MIT licence, compiled and run on one core:
-milliseconds a sample, and seconds a sample at 25 * 2**30 bytes/s.  Their inputs are not part of the
-repository: set AUTOPAR_STAGE_INPUTS to a folder with `dnn_partition/` and `piper/`.
+The graphs are in `benchmarks/layer_graph_inputs/`.  The values come from the authors' programs,
+msr-fiddle/dnn-partitioning (`throughput-dp/dp.cpp`, `dp`) and msr-fiddle/piper (`algo.cpp`), both under
+the MIT licence, compiled and run on one core: milliseconds a sample, and seconds a sample at
+25 * 2**30 bytes/s.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,20 +18,14 @@ import pytest
 
 from autopar.errors import InfeasibleError
 from autopar.pipeline.planner.equal import least_equal_load
+from autopar.pipeline.planner.evaluate import Split, max_load
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
 from autopar.pipeline.planner.read_piper import read_piper
-from autopar.pipeline.planner.throughput import least_load
+from autopar.pipeline.planner.throughput import ThroughputPlan, least_load
 from autopar.pipeline.planner.workload import Workload
 
-FOLDER = os.environ.get("AUTOPAR_STAGE_INPUTS", "")
-needs_inputs = pytest.mark.skipif(not FOLDER, reason="AUTOPAR_STAGE_INPUTS is not set")
-
-MAX_LOAD_MS = {
-    "bert24_inference": 17.7899,
-    "bert24_training": 41.7458,
-    "resnet50_inference": 33.7747,
-    "resnet50_training": 78.6318,
-}
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+AUTHORS = json.loads((BENCHMARKS / "layer_graphs_reference.json").read_text())["dnn_partitioning"]
 NONE = math.inf
 # GiB, devices: Piper's own, without replicas, tensor parallelism, recompute; equal stages without
 # and with tensor parallelism.
@@ -66,18 +61,36 @@ EVERY_DAY = {(1, 8), (2, 32), (2, 64), (8, 8)}
 
 
 def read(name: str) -> str:
-    return (Path(FOLDER) / name).read_text()
+    return gzip.decompress(
+        (BENCHMARKS / "layer_graph_inputs" / f"{name}.json.gz").read_bytes()
+    ).decode()
 
 
-@needs_inputs
-@pytest.mark.parametrize("name", MAX_LOAD_MS)
+@pytest.mark.parametrize("name", AUTHORS)
 def test_max_load(name: str) -> None:
-    plan = least_load(read_dnn_partitioning(read(f"dnn_partition/{name}.json")))
-    assert plan.load_s * 1e3 == pytest.approx(MAX_LOAD_MS[name], rel=1e-5)
-    assert plan.bound_s == plan.load_s
+    workload = read_dnn_partitioning(read(f"dnn_partitioning/{name}"))
+    plan = least_load(workload)
+    assert plan.load_s * 1e3 == pytest.approx(AUTHORS[name]["load_ms"], rel=1e-5)
+    assert plan.bound_s == plan.load_s == max_load(workload, splits(workload, plan))
 
 
-@needs_inputs
+def splits(workload: Workload, plan: ThroughputPlan) -> list[Split]:
+    """The plan's stages; each layer has one option on a pool."""
+    assert sorted(at for stage in plan.stages for at in stage.layers) == list(
+        range(len(workload.layers))
+    )
+    return [
+        Split(
+            tuple(
+                next((at, o) for o in workload.layers[at].options if o.pool == stage.pool)
+                for at in stage.layers
+            ),
+            stage.replicas,
+        )
+        for stage in plan.stages
+    ]
+
+
 @pytest.mark.parametrize(
     "memory, devices",
     [
@@ -88,7 +101,7 @@ def test_max_load(name: str) -> None:
     ],
 )
 def test_piper(memory: float, devices: int) -> None:
-    whole = read_piper(read("piper/bert32a100.json"), devices, memory * 2**30, 25 * 2**30)
+    whole = read_piper(read("piper/bert32a100"), devices, memory * 2**30, 25 * 2**30)
     alone = replace(whole, pools=(replace(whole.pools[0], replicas=False),))
     split = whole.keeping(most_devices=1)
     blocks = [at for at, layer in enumerate(whole.layers) if "Transformer" in layer.name]

@@ -43,7 +43,7 @@ FIRST_RISE, MOST_RISE = 2.0**-9, 2.0**-4
 FOR_PROOF = 0.7
 """The share of the effort after which the proof of a plan is given up, and plans are improved."""
 STALLED = 6
-"""Rounds of improvement that may fail in a row."""
+"""Rounds that find no better plan, after which more downsets are searched."""
 SLIGHTLY = 1e-9
 """A plan is only taken if its load is less by this relative difference."""
 
@@ -141,17 +141,24 @@ class _Search:
         self._raise_bound(lattice, costs)
 
     def improve(self) -> None:
-        """Search the downsets near the best plan's order, in another order of each stage each time."""
+        """Search the downsets near the best plan's order, in another order of each stage each time.
+
+        It ends when the effort does, or, where that is counted in work, when no better plan is found.
+        """
         random = np.random.default_rng(0)
         spend = self.budget.spender(1.0)
-        width = 1
-        for near in self.budget.effort.near:
-            failed = 0
-            while self.bound_s < self.load_s < math.inf and failed < STALLED and spend(0):
-                rank = self._stage_of_group() + random.random(len(self.loads.order))
-                sequence = ranked(self.loads.order, rank)
-                width = self._widest(sequence, width, near)
-                failed = 0 if self._plan_along(sequence, width, near) else failed + 1
+        sizes = iter(self.budget.effort.near)
+        near, width, failed = next(sizes), 1, 0
+        while self.bound_s < self.load_s < math.inf and spend(0):
+            if failed == STALLED:
+                larger = next(sizes, None)
+                if larger is None and self.budget.effort.seconds is None:
+                    break
+                near, failed = larger or near, 0
+            rank = self._stage_of_group() + random.random(len(self.loads.order))
+            sequence = ranked(self.loads.order, rank)
+            width = self._widest(sequence, width, near)
+            failed = 0 if self._plan_along(sequence, width, near) else failed + 1
 
     def _plan_along(self, sequence: Ints, width: int, near: int) -> bool:
         """Take the best plan whose downsets are near a topological order; whether it is better."""
