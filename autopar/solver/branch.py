@@ -24,7 +24,7 @@ from autopar.solver.order import ordered
 from autopar.solver.rows import Goal
 
 MOST_BRANCHES = 4
-"""Decisions that are parted."""
+"""Decisions that are parted where no limit binds: then little is gained."""
 
 
 def branched(goal: Goal, found: Found, care: GapTolerance = THOROUGH) -> Found:
@@ -32,7 +32,10 @@ def branched(goal: Goal, found: Found, care: GapTolerance = THOROUGH) -> Found:
     count = itertools.count()
     open_ = [(found.bound, next(count), found)]
     best = found
-    for _ in range(MOST_BRANCHES):
+    most = MOST_BRANCHES
+    if any(row.is_limit for row in goal.rows):
+        most = max(most, care.effort // found.elimination.order.effort)
+    for _ in range(most):
         bound, _, here = heapq.heappop(open_)
         best = replace(best, bound=min(bound, best.cost))
         split = _largest_difference(goal, here)

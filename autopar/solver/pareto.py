@@ -37,7 +37,7 @@ class Points:
     """Points of several Pareto sets, one set behind the other.
 
     place  which set each belongs to
-    sums   [points, 4]
+    sums   [points, sums]
     state  of the variable that was eliminated last
     picks  [points, messages]: the point of each message that was taken
     """
@@ -115,11 +115,11 @@ class _Run:
         shape = tuple(self._sizes[index] for index in scope)
         if math.prod(shape) > MOST_ENTRIES:
             raise TooManyPoints
-        total = np.zeros((*shape, 4))
+        total = np.zeros((*shape, len(self._prices)))
         for table in tables:
             for column, array in enumerate(table.arrays):
                 total[..., column] += aligned(array, table.scope, scope)
-        sums = total.reshape(-1, 4)
+        sums = total.reshape(-1, len(self._prices))
         place = np.flatnonzero(np.isfinite(sums[:, 0]))
         self._spend(len(place))
         return Points(place, sums[place], place, np.zeros((len(place), 0), dtype=np.intp))

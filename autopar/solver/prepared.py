@@ -26,7 +26,7 @@ from autopar.solver.marginals import going_back
 from autopar.solver.network import Network
 from autopar.solver.order import Order, ordered
 from autopar.solver.pareto import TooManyPoints, cheapest
-from autopar.solver.problem import Assignment, Limits, Problem, Proof, limits_of
+from autopar.solver.problem import SUMS, Assignment, Limits, Problem, Proof, limits_of
 from autopar.solver.rows import Goal
 
 MOST_ENTRIES = 1 << 20
@@ -41,7 +41,7 @@ def solve(problem: Problem, limits: Limits = None) -> Assignment:
 
     Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
     """
-    return PreparedProblem.of(problem).solve(limits)
+    return PreparedProblem.of(problem, limits).solve(limits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,16 @@ class PreparedProblem:
     left: Reduced
 
     @classmethod
-    def of(cls, problem: Problem) -> PreparedProblem:
-        """Count ticks, drop what is dominated."""
-        return cls(problem, reduced(Network.of(problem)))
+    def of(cls, problem: Problem, limits: Limits = None) -> PreparedProblem:
+        """Count ticks, drop what is dominated.
+
+        Where one of the limits has a time, it serves limits with the same times only.
+        """
+        given = limits_of(limits)
+        loads = SUMS
+        if any(limit.time is not None for limit in given):
+            loads = tuple(dict.fromkeys(limit.load for limit in given))
+        return cls(problem, reduced(Network.of(problem, loads)))
 
     @cached_property
     def order(self) -> Order:
