@@ -22,6 +22,7 @@ from autopar.memory.backward import Back, GradientLife, back
 from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.recompute_set import Form
 from autopar.memory.saved_tensors import SavedTensors
+from autopar.plans.buckets import NBYTES
 from autopar.plans.decisions import OpSharding
 from autopar.plans.grouping import runs_of
 
@@ -174,6 +175,17 @@ class Intervals:
         """
         runs = self._runs
         return runs[self._run_of[name]] if name in self._run_of else self._alone(name)
+
+    def is_one_message(self, name: str) -> bool:
+        """Return whether a weight's gradient is copied into one message with others of its run."""
+        return self._message[self._run_of[name]] if name in self._run_of else False
+
+    @cached_property
+    def _message(self) -> Mapping[int, bool]:
+        nbytes: defaultdict[int, list[int]] = defaultdict(list)
+        for name, run in self._run_of.items():
+            nbytes[run].append(self.graph.tensors[name].nbytes)
+        return {run: len(each) > 1 and sum(each) <= NBYTES for run, each in nbytes.items()}
 
     @cached_property
     def _run_of(self) -> Mapping[str, int]:

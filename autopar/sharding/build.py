@@ -261,7 +261,7 @@ class _Builder:
         for (node, _), forms in zip(readers, wanted, strict=True):
             block = self._block_of.get(node.name)
             tables = self._uses.tables(weight, closure, forms, block is not None)
-            timed = self._timed_use(weight, [node], forms, block)
+            timed = self._timed_use(weight, [node], closure, forms, block)
             self._add_use((source, self._index[node.name]), block, tables, timed)
 
     def _share(
@@ -273,7 +273,7 @@ class _Builder:
         shared = self._add_form(weight.outputs[0], forms)
         block = self._common_block(readers)
         tables = self._uses.tables(weight, closure, forms, block is not None)
-        timed = self._timed_use(weight, [node for node, _ in readers], forms, block)
+        timed = self._timed_use(weight, [node for node, _ in readers], closure, forms, block)
         self._add_use((source, shared), block, tables, timed)
         for (node, _), read in zip(readers, wanted, strict=True):
             block = self._block_of.get(node.name)
@@ -281,10 +281,10 @@ class _Builder:
             self._add_use((source, shared, self._index[node.name]), block, tables, ())
 
     def _timed_use(
-        self, weight: Node, readers: list[Node], forms: Forms, block: int | None
+        self, weight: Node, readers: list[Node], closure: Closure, forms: Forms, block: int | None
     ) -> tuple[TimedBytes, ...]:
         leaves = self._uses.leaves(weight)
-        return self._timed.of_use(weight, readers, leaves, forms, block is not None)
+        return self._timed.of_use(weight, readers, closure, leaves, forms, block is not None)
 
     def _add_use(
         self,

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from autopar.cost.once import Once, signature
 from autopar.cost.prices import Prices
+from autopar.cost.routes import Closure
 from autopar.ir.blocks import Block
+from autopar.ir.conversion import Step
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, Tensor
 from autopar.ir.placement import S, Sharding, Type
 from autopar.memory.intervals import Intervals
@@ -140,7 +142,13 @@ class TimedCosts:
         return tuple(_nonzero(found))
 
     def of_use(
-        self, weight: Node, readers: Sequence[Node], leaves: Forms, forms: Forms, in_block: bool
+        self,
+        weight: Node,
+        readers: Sequence[Node],
+        closure: Closure,
+        leaves: Forms,
+        forms: Forms,
+        in_block: bool,
     ) -> Timed:
         """Return the bytes of a weight's gathered copies, [storages, forms] and [modes] in a block."""
         at, tensor = self.intervals, weight.outputs[0]
@@ -150,22 +158,33 @@ class TimedCosts:
         savers = [place for place in at.weight_savers(tensor.name) if place in places]
         modes = self._candidates.recompute if in_block else ("none",)
 
-        def by_mode(which: Callable[[str], NDArray[np.bool_] | bool]) -> Array:
+        def by_mode(which: Callable[[str], NDArray[np.bool_] | bool], on_the_way: bool) -> Array:
             held = np.array(self._nbytes(tensor, forms), dtype=float)
             moved = np.where(_moved(leaves, forms), held, 0.0)
+            if on_the_way:
+                moved = self._on_the_way(tensor, closure, leaves, forms)
             found = [np.where(which(mode), moved, 0.0) for mode in modes]
             return np.stack(found, axis=-1) if in_block else found[0]
 
-        def table(name: str, which: Callable[[str], NDArray[np.bool_] | bool]) -> Array:
+        def table(
+            name: str,
+            which: Callable[[str], NDArray[np.bool_] | bool] = lambda _: True,
+            on_the_way: bool = False,
+        ) -> Array:
             also = (name, signature(tensor), modes, in_block)
-            return self._once(lambda: by_mode(which), "timed use", options, forms, also=also)
+            return self._once(
+                lambda: by_mode(which, on_the_way), "timed use", options, closure, forms, also=also
+            )
 
         regathers = np.array([option.regather for option in options])[:, None]
         end = max(at.function_end(place) for place in places) + 1
-        found = [TimedBytes(at.forward(first), at.forward(end), table("all", lambda _: True))]
+        every = table("every form", on_the_way=True)
+        found = [TimedBytes(at.forward(first), at.forward(end), every)]
         if tensor.name in self._graph.reached:
             since, until = at.handing(max(places)) + 1, at.handing(first) + 1
-            found.append(TimedBytes(since, until, table("all", lambda _: True)))
+            found.append(TimedBytes(since, until, table("all")))
+            if at.is_one_message(tensor.name):
+                found.append(TimedBytes(until - 1, until, table("all")))
         if savers:
             until = at.backward(savers[0]) + 1
             kept = table("kept", lambda mode: ~regathers & (mode == "none"))
@@ -177,6 +196,16 @@ class TimedCosts:
                 rerun = table("rerun", lambda mode: mode != "none")
                 found.append(TimedBytes(at.backward(last), until, rerun))
         return tuple(_nonzero(found))
+
+    def _on_the_way(self, tensor: Tensor, closure: Closure, leaves: Forms, forms: Forms) -> Array:
+        """Return the bytes of all forms that conversions make, each in memory of its own."""
+        places = {leaf: place for place, leaf in enumerate(dict.fromkeys(leaves))}
+
+        def made(step: Step) -> float:
+            is_new = _is_moved(step.source, step.target)
+            return float(local_nbytes(tensor, step.target, self._mesh)) if is_new else 0.0
+
+        return closure.along(made, places, forms)[[places[leaf] for leaf in leaves]]
 
     def _read_end(self, node: Node) -> int:
         """Return the time at which the first forward needs nothing more of what an operator keeps."""

@@ -242,9 +242,7 @@ class Shared:
         """Without the dims of size one."""
         if 1 not in arrays[0].shape:
             return arrays
-        return tuple(
-            self._once(("squeezed", id(a)), (a,), lambda a=a: a.squeeze()) for a in arrays
-        )
+        return tuple(self._once(("squeezed", id(a)), (a,), lambda a=a: a.squeeze()) for a in arrays)
 
     def _ticks(self, seconds: Array | None, shape: tuple[int, ...]) -> Array:
         if seconds is None:
@@ -271,4 +269,3 @@ class Shared:
             content = (made.shape, made.tobytes())
             self._by_origin[key] = self._by_content.setdefault(content, made)
         return self._by_origin[key]
-

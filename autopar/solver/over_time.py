@@ -40,7 +40,7 @@ class OverTime:
         """
         self._settle(at_most)
         for _ in range(MOST_ROUNDS):
-            limits = self._limits(at_most)
+            limits = self.limits(at_most)
             found = PreparedProblem.of(self.problem, limits).solve(limits, care=care)
             if not self._add(found.states, at_most):
                 return found
@@ -58,7 +58,7 @@ class OverTime:
     def _settle(self, at_most: Array) -> float:
         """Add times until the assignment at the best multipliers exceeds the limit at no other."""
         for _ in range(MOST_ROUNDS):
-            limits = self._limits(at_most)
+            limits = self.limits(at_most)
             ready = PreparedProblem.of(self.problem, limits)
             network = ready.left.network
             found = best_within(ready.order, Goal.of(network, limits))
@@ -68,7 +68,8 @@ class OverTime:
                 break
         return bound_s
 
-    def _limits(self, at_most: Array) -> tuple[Limit, ...]:
+    def limits(self, at_most: Array) -> tuple[Limit, ...]:
+        """Return the limits at the times that were found to matter."""
         return tuple(Limit(float(at_most[time]), self.in_flight, time) for time in self.times)
 
     def _add(self, states: tuple[int, ...], at_most: Array) -> bool:

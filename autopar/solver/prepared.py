@@ -26,7 +26,7 @@ from autopar.solver.marginals import going_back
 from autopar.solver.network import Network
 from autopar.solver.order import Order, ordered
 from autopar.solver.pareto import TooManyPoints, cheapest
-from autopar.solver.problem import SUMS, Assignment, Limits, Problem, Proof, limits_of
+from autopar.solver.problem import Assignment, Limits, Problem, Proof, limits_of, loads_of
 from autopar.solver.rows import Goal
 
 MOST_ENTRIES = 1 << 20
@@ -57,11 +57,7 @@ class PreparedProblem:
 
         Where one of the limits has a time, it serves limits with the same times only.
         """
-        given = limits_of(limits)
-        loads = SUMS
-        if any(limit.time is not None for limit in given):
-            loads = tuple(dict.fromkeys(limit.load for limit in given))
-        return cls(problem, reduced(Network.of(problem, loads)))
+        return cls(problem, reduced(Network.of(problem, loads_of(limits))))
 
     @cached_property
     def order(self) -> Order:

@@ -176,6 +176,14 @@ def limits_of(given: Limits) -> tuple[Limit, ...]:
     return limits
 
 
+def loads_of(limits: Limits) -> tuple[Load, ...]:
+    """Return the loads of all limits, or, where none has a time, the sums that they are made of."""
+    given = limits_of(limits)
+    if all(limit.time is None for limit in given):
+        return SUMS
+    return tuple(dict.fromkeys(limit.load for limit in given))
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min  sum seconds[x] + max(0, sum uncovered[x])   subject to every `Limit`.
@@ -246,9 +254,13 @@ class Problem:
     def load(self, states: tuple[int, ...], load: Load) -> float:
         """The bytes of one assignment that a limit counts."""
         if load.time is None:
-            return load.resting * self.nbytes(states, 0.0) + load.in_flight * self._sum("kept", states)
+            return load.resting * self.nbytes(states, 0.0) + load.in_flight * self._sum(
+                "kept", states
+            )
         parts = ((table, load.parts(table)) for table in self.tables)
-        return float(sum(w * float(array[t.at(states)]) for t, found in parts for w, array in found))
+        return float(
+            sum(w * float(array[t.at(states)]) for t, found in parts for w, array in found)
+        )
 
     @cached_property
     def times(self) -> int:
@@ -266,6 +278,13 @@ class Problem:
             np.subtract.at(steps, stops, nbytes)
         total: Array = np.cumsum(steps)[:-1]
         return total
+
+    def in_use(self, states: tuple[int, ...], time: int) -> Iterator[tuple[tuple[int, ...], float]]:
+        """The scope of each table with bytes in use at a time, and the bytes."""
+        for table in self.tables:
+            nbytes = sum(float(array[table.at(states)]) for array in table.in_use(time))
+            if nbytes:
+                yield table.scope, nbytes
 
     @cached_property
     def _uses(self) -> list[tuple[Array, NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
@@ -314,35 +333,6 @@ class Assignment:
     left: tuple[int, int] = (0, 0)
 
 
-def brute_force(problem: Problem, limits: Limits = None) -> Assignment | None:
-    """Return the optimum by enumeration, as a reference for small problems; None if infeasible."""
-    sizes = [variable.size for variable in problem.variables]
-    given = limits_of(limits)
-    seconds, uncovered, *loads = (np.zeros(sizes) for _ in range(2 + len(given)))
-    for factor in problem.tables:
-        seconds += _spread(factor.seconds, factor.scope, sizes)
-        if factor.uncovered is not None:
-            uncovered += _spread(factor.uncovered, factor.scope, sizes)
-        for load, limit in zip(loads, given, strict=True):
-            for weight, part in limit.load.parts(factor):
-                load += weight * _spread(part, factor.scope, sizes)
-    seconds += np.maximum(uncovered, 0.0)
-    for load, limit in zip(loads, given, strict=True):
-        seconds[load > limit.nbytes] = np.inf
-    best = np.unravel_index(int(seconds.argmin()), seconds.shape)
-    if not np.isfinite(seconds[best]):
-        return None
-    states = tuple(map(int, best))
-    least = problem.seconds(states)
-    return Assignment(states, least, problem.nbytes(states), least, "brute force")
-
-
-def _spread(part: Array, scope: tuple[int, ...], sizes: Sequence[int]) -> Array:
-    """A table as one over all variables, of size one where it does not depend on them."""
-    shape = [size if i in scope else 1 for i, size in enumerate(sizes)]
-    return part.transpose(np.argsort(scope)).reshape(shape)
-
-
 def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:
     if np.any(np.isnan(seconds)) or np.any(np.isneginf(seconds)):
         raise PlanError(f"{what} has a cost that is not a number.")
@@ -361,9 +351,7 @@ def _check_kept(what: str, kept: Array | None, shape: tuple[int, ...]) -> None:
         raise PlanError(f"{what} has kept bytes that are not between 0 and 2^53.")
 
 
-def _check_timed(
-    what: str, timed: tuple[TimedBytes, ...] | None, shape: tuple[int, ...]
-) -> None:
+def _check_timed(what: str, timed: tuple[TimedBytes, ...] | None, shape: tuple[int, ...]) -> None:
     for each in timed or ():
         if each.nbytes.shape != shape:
             raise PlanError(f"{what} has timed bytes {each.nbytes.shape}, not {shape}.")
