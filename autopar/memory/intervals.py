@@ -4,7 +4,8 @@ These are the lifetimes of the graph on one device (`Lifetimes`, `backward`), wh
 form.  A plan adds those of what its conversions allocate.
 
 Time has a step per operator of the forward, then two per operator of the backward, in reverse order: one
-while it runs, and one while the gradients that it made are converted and handed on.
+while it runs, and one while the gradients that it made are converted and handed on.  Before the backward
+of a block, there is a step for each of its operators that may run again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from autopar.ir.blocks import Block
+from autopar.ir.blocks import Block, blocks
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, Sharding
@@ -34,6 +35,15 @@ Interval = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Rerun:
+    """The second forward of a block: its first and last position, and the first one that saves."""
+
+    first: int
+    last: int
+    saving: int
+
+
+@dataclass(frozen=True)
 class Intervals:
     """The times at which tensors of a graph are in use."""
 
@@ -43,7 +53,7 @@ class Intervals:
     @property
     def times(self) -> int:
         """The number of times."""
-        return 3 * len(self.graph.nodes)
+        return self._backwards[0] + 2 if self._backwards else 0
 
     def forward(self, place: int) -> int:
         """Return the time at which the operator at a position runs."""
@@ -51,11 +61,46 @@ class Intervals:
 
     def backward(self, place: int) -> int:
         """Return the time at which its backward runs."""
-        return self.times - 2 * (place + 1)
+        return self._backwards[place] if place >= 0 else self.times
 
     def handing(self, place: int) -> int:
         """Return the time at which its operands' gradients are converted and handed on."""
         return self.backward(place) + 1
+
+    def again(self, place: int) -> int:
+        """Return the time at which the operator of a recomputed block runs again."""
+        return self._agains[place]
+
+    def backwards(self, place: int) -> tuple[int, ...]:
+        """Return all times of a backward, with those at which its block runs again before it."""
+        again = len(self._reruns.get(place, ()))
+        return tuple(range(self.backward(place) - again, self.handing(place) + 1))
+
+    @cached_property
+    def _backwards(self) -> list[int]:
+        """By position: the time of the backward."""
+        found, time = [0] * len(self.graph.nodes), len(self.graph.nodes)
+        for place in reversed(range(len(found))):
+            time += len(self._reruns.get(place, ()))
+            found[place] = time
+            time += 2
+        return found
+
+    @cached_property
+    def _agains(self) -> Mapping[int, int]:
+        """By position of an operator that may run again: the time."""
+        return {
+            place: self.backward(last) - len(places) + number
+            for last, places in self._reruns.items()
+            for number, place in enumerate(places)
+        }
+
+    @cached_property
+    def _reruns(self) -> Mapping[int, list[int]]:
+        """By the last position that a block may run again: all these positions."""
+        runs = (block.run_again(self.saved) for block in blocks(self.graph))
+        places = [[self.place[node.name] for node in run] for run in runs if run]
+        return {each[-1]: each for each in places}
 
     def until_backward(self, since: int, place: int) -> Interval:
         """Return the interval that ends with the backward of the operator at a position."""
@@ -120,9 +165,22 @@ class Intervals:
         end = lives.until(form) + 1 if saver is None else saver
         return self.forward(place), self.forward(end)
 
+    def is_view(self, node: Node) -> bool:
+        """Return whether an operator's output is in the memory of an operand."""
+        outputs = ((tensor.name, WHOLE) for tensor in node.outputs)
+        return any(self.lives.keeps.storage[form] != form for form in outputs)
+
     def read(self, name: str) -> int:
-        """Return the last position at which a tensor's memory is read."""
-        return self.lives.used[self.lives.keeps.storage[name, WHOLE]][1]
+        """Return the last position at which a tensor's memory is in use if it is not kept.
+
+        Variables are deleted behind the line of the user's code that reads them last.
+        """
+        last = self.lives.used[self.lives.keeps.storage[name, WHOLE]][1]
+        return self.line_end(last)
+
+    def line_end(self, place: int) -> int:
+        """Return the last position of the same line of the user's code."""
+        return self.lives.functions.line_ends[place]
 
     def gradients_of(self, name: str) -> list[Interval]:
         """Return when gradients of a tensor are in use, from when they are handed on."""
@@ -147,13 +205,14 @@ class Intervals:
             found[life.form].append(life)
         return found
 
-    def rerun(self, block: Block) -> tuple[int, int] | None:
-        """Return the last position that a recomputed block runs again, and the first that saves."""
+    def rerun(self, block: Block) -> Rerun | None:
+        """Return where a recomputed block runs again; None if nothing of it would."""
         again = block.run_again(self.saved)
         if not again:
             return None
         saving = (node for node in again if not self._saved(node).is_nothing)
-        return self.place[again[-1].name], self.place[next(saving).name]
+        first, last = self.place[again[0].name], self.place[again[-1].name]
+        return Rerun(first, last, self.place[next(saving).name])
 
     def function_end(self, place: int) -> int:
         """Return the last position of the emitted function that contains a position."""

@@ -220,7 +220,9 @@ class _Builder:
         """Add a variable for the sharding that all readers share; return its index and its shardings."""
         forms = self._shared_forms(made, wanted)
         shared, block = self._add_form(tensor, forms), self._common_block(readers)
-        timed = self._timed.of_conversion(tensor, [node for node, _ in readers], made, forms)
+        timed = self._timed.of_conversion(
+            tensor, [node for node, _ in readers], closure, made, forms
+        )
         self._add_table((source, shared), block, tensor, closure, made, forms, timed)
         return shared, forms
 
@@ -247,7 +249,7 @@ class _Builder:
         forms: Forms,
     ) -> None:
         ends, block = (source, self._index[reader.name]), self._block_of.get(reader.name)
-        timed = self._timed.of_conversion(tensor, [reader], made, forms)
+        timed = self._timed.of_conversion(tensor, [reader], closure, made, forms)
         self._add_table(ends, block, tensor, closure, made, forms, timed)
 
     def _use(
@@ -277,8 +279,11 @@ class _Builder:
         self._add_use((source, shared), block, tables, timed)
         for (node, _), read in zip(readers, wanted, strict=True):
             block = self._block_of.get(node.name)
-            tables = self._uses.beside(weight, closure, forms, read, block is not None)
-            self._add_use((source, shared, self._index[node.name]), block, tables, ())
+            in_block = block is not None
+            tables = self._uses.beside(weight, closure, forms, read, in_block)
+            leaves = self._uses.leaves(weight)
+            timed = self._timed.of_lone_use(weight, node, closure, leaves, forms, read, in_block)
+            self._add_use((source, shared, self._index[node.name]), block, tables, timed)
 
     def _timed_use(
         self, weight: Node, readers: list[Node], closure: Closure, forms: Forms, block: int | None

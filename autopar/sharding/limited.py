@@ -97,9 +97,10 @@ class _Search:
 
     def run(self, known: WarmStart | None) -> None:
         """Solve until a plan fits; what plans need beside the solver's count is taken off the limit."""
+        care = self.posed.settings.care
         for _ in range(ROUNDS):
             try:
-                answer = self._solver.solve(self.limit - self._beside, self.posed.settings.care)
+                answer = self._solver.solve(self.limit - self._beside, care)
             except InfeasibleError:
                 return
             if self._bound is None:
@@ -108,6 +109,7 @@ class _Search:
                     return
             if self._try(answer) <= 0:
                 return
+            care = care.sooner
 
     def _is_ended_by(self, known: Assignment) -> bool:
         """Return whether the known answer fits and makes a search unnecessary.
@@ -180,16 +182,17 @@ class _Search:
 def course(posed: ShardingProblem, estimate: Estimate) -> tuple[list[tuple[int, ...]], Array]:
     """Return a plan's own memory over time, in bytes: the solver's times, and the level at each.
 
-    An operator's backward has one level for two of the solver's times.
+    An operator's backward has one level for two of the solver's times, and for those at which a block
+    runs again before it.
     """
-    place = {node.name: place for place, node in enumerate(posed.graph.nodes)}
+    at = posed.intervals
     always = estimate.parameter_nbytes + estimate.gradient_nbytes + estimate.optimizer_nbytes
     always += (estimate.in_flight - 1) * estimate.activation_nbytes
     times: list[tuple[int, ...]] = []
     levels: list[int] = []
     for each in estimate.operators:
-        backward = 3 * len(posed.graph.nodes) - 2 * (place[each.node] + 1)
-        times += [(place[each.node],), (backward, backward + 1)]
+        place = at.place[each.node]
+        times += [(at.forward(place),), at.backwards(place)]
         levels += [each.forward_nbytes or 0, each.backward_nbytes or 0]
     return times, always + np.array(levels, dtype=float)
 

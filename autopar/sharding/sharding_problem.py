@@ -20,6 +20,7 @@ from autopar.ir.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import rests
 from autopar.ir.placement import S, Sharding
+from autopar.memory.intervals import Intervals
 from autopar.plans.decisions import OpSharding
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding, PlanRequest, Search
@@ -30,6 +31,7 @@ from autopar.sharding.assemble import assemble
 from autopar.sharding.build import build
 from autopar.sharding.narrow import applies, narrow
 from autopar.sharding.space import Candidates, Decisions, Priced
+from autopar.sharding.timed import intervals_of
 from autopar.solver import PreparedProblem, completed
 from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
 from autopar.solver.over_time import OverTime
@@ -121,6 +123,11 @@ class ShardingProblem:
             return self.ready.solve(care=self.settings.care)
         most = np.full(self.priced.problem.times, nbytes)
         return self.over_time().solve(most, self.settings.care)
+
+    @property
+    def intervals(self) -> Intervals:
+        """When the tensors of the graph are in use: the times of the problem."""
+        return intervals_of(self.graph, self.saved, self.once)
 
     def over_time(self, times: Iterable[int] = ()) -> OverTime:
         """Return the problem for limits at every time; those at `times` are posed from the start."""

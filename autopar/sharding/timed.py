@@ -10,6 +10,7 @@ kept in two shardings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from autopar.ir.blocks import Block
 from autopar.ir.conversion import Step
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved, Tensor
 from autopar.ir.placement import S, Sharding, Type
-from autopar.memory.intervals import Intervals
+from autopar.memory.intervals import Intervals, Rerun
 from autopar.memory.shards import extra_nbytes, local_nbytes, split
 from autopar.plans.decisions import OpSharding
 from autopar.rules import rule_of
@@ -30,6 +31,11 @@ from autopar.sharding.uses import Forms
 from autopar.solver.problem import Array, TimedBytes
 
 Timed = tuple[TimedBytes, ...]
+
+
+def intervals_of(graph: Graph, saved: Mapping[str, Saved], once: Once) -> Intervals:
+    """Return when the tensors of a graph are in use; equal requests get one object."""
+    return once(lambda: Intervals(graph, saved), "intervals", graph, saved)
 
 
 class TimedCosts:
@@ -43,12 +49,11 @@ class TimedCosts:
         saved: Mapping[str, Saved],
         once: Once,
     ) -> None:
-        self.intervals = once(lambda: Intervals(graph, saved), "intervals", graph, saved)
+        self.intervals = intervals_of(graph, saved, once)
         self._graph, self._candidates, self._mesh = graph, candidates, prices.mesh
         self._saved, self._once = saved, once
-        self._again: dict[str, tuple[int, int]] = {}
-        """By operator that may run again: the last position of its block's second run, and the first
-        that saves."""
+        self._again: dict[str, Rerun] = {}
+        """By operator that may run again: where its block does."""
 
     def add_block(self, block: Block) -> None:
         """Note that a block may be recomputed."""
@@ -73,9 +78,8 @@ class TimedCosts:
         kept = self._kept_nbytes(node)
         forward, backward = at.forward(place), at.backward(place)
         if node.name in self._again:
-            last = self._again[node.name][0]
             yield TimedBytes(forward, self._read_end(node), kept)
-            yield TimedBytes(at.backward(last), backward + 1, kept)
+            yield TimedBytes(at.backward(self._again[node.name].last), backward + 1, kept)
         else:
             yield TimedBytes(forward, backward + 1, kept)
         during, after = self._working(node)
@@ -86,60 +90,97 @@ class TimedCosts:
             yield TimedBytes(backward, backward + 1 + is_weight, self._local(node, position))
 
     def of_recomputation(self, node: Node, cached: Array) -> Timed:
-        """Return what an operator keeps until its block runs again, by candidate and mode.
+        """Return what an operator needs until its block has run again, by candidate and mode.
 
         `cached`: the bytes that selective recomputation keeps, by candidate.
         """
-        modes, kept = self._candidates.recompute, self._kept_nbytes(node)
-        nothing = np.zeros(len(kept))
-        by_mode = {"none": kept, "selective": cached, "full": nothing}
+        at, place, rerun = self.intervals, self.intervals.place[node.name], self._again[node.name]
+        kept, inside = self._kept_nbytes(node), self._kept_nbytes(node, cached=False)
+        until = at.backward(rerun.last)
+        before = self._by_mode(none=kept, selective=cached)
+        found = [TimedBytes(self._read_end(node), until, before)]
+        found.append(TimedBytes(at.again(place), until, self._by_mode(selective=inside, full=kept)))
+        if place < rerun.last:
+            work, _ = self._working(node)
+            again = self._by_mode(selective=work, full=work)
+            found.append(TimedBytes(at.again(place), at.again(place) + 1, again))
+            found += self._made_again(node, rerun)
+        return tuple(_nonzero(found))
+
+    def _made_again(self, node: Node, rerun: Rerun) -> Iterator[TimedBytes]:
+        """Yield the outputs of an operator that runs again, until they are kept or read last."""
+        at, place = self.intervals, self.intervals.place[node.name]
+        for output in range(len(node.outputs)):
+            made = at.made(node, output)
+            if made is not None:
+                end = at.again(min(made[1], rerun.last + 1) - 1) + 1
+                nbytes = self._made_nbytes(node, output)
+                is_cached = output in self._saved_of(node).cached
+                table = self._by_mode(selective=0.0 * nbytes if is_cached else nbytes, full=nbytes)
+                yield TimedBytes(at.again(place), end, table)
+
+    def _by_mode(self, **arrays: Array) -> Array:
+        """Return one table over candidates and modes; a mode without an array needs nothing."""
+        modes = self._candidates.recompute
+        some = next(iter(arrays.values()))
 
         def stacked() -> Array:
-            return np.stack([by_mode[mode] for mode in modes], axis=-1)
+            return np.stack([arrays.get(mode, np.zeros(len(some))) for mode in modes], axis=-1)
 
-        array = self._once(stacked, "timed again", kept, cached, also=modes)
-        until = self.intervals.backward(self._again[node.name][0])
-        return tuple(_nonzero([TimedBytes(self._read_end(node), until, array)]))
+        also = (tuple(arrays), modes)
+        return self._once(stacked, "timed modes", *arrays.values(), also=also)
 
     def of_held(self, tensor: Tensor, reader: Node, held: Array) -> Timed:
         """Return when a recomputed block holds a tensor from outside; `reader` is one of its readers."""
-        at, (last, first) = self.intervals, self._again[reader.name]
+        at, rerun = self.intervals, self._again[reader.name]
         saver, since = at.saver(tensor.name), at.forward(at.read(tensor.name)) + 1
-        by = None if saver is None else self._graph.nodes[saver].name
-        if by is None or self._again.get(by) == (last, first):
-            # What the block itself saves exists again as soon as it runs again.
-            until = at.backward(first) + 1 if by is None else at.backward(last)
-            return tuple(_nonzero([TimedBytes(since, until, held)]))
-        if by in self._again:
-            return tuple(_nonzero([TimedBytes(since, at.backward(first) + 1, held)]))
-        return ()
+        until = at.backward(rerun.saving) + 1
+        if saver is not None:
+            there = self._again.get(self._graph.nodes[saver].name)
+            if there is None:
+                return ()  # kept whether the block runs again or not
+            if there == rerun:
+                until = at.again(saver)  # from then on it is among what that operator keeps
+        return tuple(_nonzero([TimedBytes(since, until, held)]))
 
     def of_conversion(
-        self, tensor: Tensor, readers: Sequence[Node], made: Forms, forms: Forms
+        self, tensor: Tensor, readers: Sequence[Node], closure: Closure, made: Forms, forms: Forms
     ) -> Timed:
         """Return the bytes of a conversion for these readers, [made, forms]."""
         at = self.intervals
         places = [at.place[reader.name] for reader in readers]
         first, last, saver = min(places), max(places), at.saver(tensor.name)
-        new = self._once(
-            lambda: np.where(_moved(made, forms), self._nbytes(tensor, forms), 0.0),
-            "timed conversion", made, forms, also=signature(tensor),
-        )  # fmt: skip
-        is_kept = saver in places
-        end = saver if is_kept and saver is not None else last + 1
-        found = [TimedBytes(at.forward(first), at.forward(end), new)]
+        new, between, old = self._converted(tensor, closure, made, forms)
+        is_kept = saver is not None and saver in places
+        end = at.line_end(last) + 1
+        if any(at.is_view(reader) for reader in readers):
+            end = at.read(tensor.name) + 1
+        if saver is not None and first <= saver < end:
+            end = saver
+        found = [
+            TimedBytes(at.forward(first), at.forward(end), new),
+            TimedBytes(at.forward(first), at.forward(at.line_end(first)) + 1, between),
+        ]
         if is_kept and saver == first:
             # The made form exists until it is converted; after that the operator's own bytes count.
-            old = self._once(
-                lambda: np.where(
-                    _moved(made, forms), np.array(self._nbytes(tensor, made))[:, None], 0.0
-                ),
-                "timed converted", made, forms, also=signature(tensor),
-            )  # fmt: skip
             found.append(TimedBytes(at.forward(first), at.forward(first) + 1, old))
         if tensor.name in self._graph.reached:
             found.append(TimedBytes(at.handing(last), at.handing(first) + 1, new))
         return tuple(_nonzero(found))
+
+    def _converted(
+        self, tensor: Tensor, closure: Closure, made: Forms, forms: Forms
+    ) -> tuple[Array, Array, Array]:
+        """Return the bytes of what conversions make, of the forms in between, and of their sources."""
+
+        def tables() -> tuple[Array, Array, Array]:
+            moved = _moved(made, forms)
+            new = np.where(moved, self._nbytes(tensor, forms), 0.0)
+            between = self._on_the_way(tensor, closure, made, forms) - new
+            sources = np.array(self._nbytes(tensor, made), dtype=float)
+            return new, np.maximum(between, 0.0), np.where(moved, sources[:, None], 0.0)
+
+        return self._once(tables, "timed conversion", closure, made, forms, also=signature(tensor))
 
     def of_use(
         self,
@@ -191,11 +232,33 @@ class TimedCosts:
             found.append(TimedBytes(at.forward(end), until, kept))
             twice = table("again", lambda mode: regathers & (mode == "none"))
             found.append(TimedBytes(at.backward(again), until, twice))
-            if in_block:
-                last = self._again[readers[0].name][0]
-                rerun = table("rerun", lambda mode: mode != "none")
-                found.append(TimedBytes(at.backward(last), until, rerun))
+        if in_block:
+            rerun = self._again[readers[0].name]
+            end = at.backward(savers[0] if savers else rerun.last) + bool(savers)
+            twice = table("rerun", lambda mode: mode != "none")
+            found.append(TimedBytes(at.again(rerun.first), end, twice))
         return tuple(_nonzero(found))
+
+    def of_lone_use(
+        self, weight: Node, reader: Node, closure: Closure, leaves: Forms, shared: Forms, read: Forms,
+        in_block: bool,
+    ) -> Timed:  # fmt: skip
+        """Return the bytes of a copy that one reader does not share, [storages, shared, read]."""
+
+        def alone(table: Array) -> Array:
+            differs = np.array([[form != each for each in read] for form in shared])
+            wide = differs.reshape(*differs.shape, *(1,) * (table.ndim - 2))
+            return np.where(wide, table[:, None], 0.0)
+
+        return tuple(
+            replace(
+                each,
+                nbytes=self._once(
+                    lambda each=each: alone(each.nbytes), "timed alone", each.nbytes, shared, read
+                ),
+            )
+            for each in self.of_use(weight, [reader], closure, leaves, read, in_block)
+        )
 
     def _on_the_way(self, tensor: Tensor, closure: Closure, leaves: Forms, forms: Forms) -> Array:
         """Return the bytes of all forms that conversions make, each in memory of its own."""
@@ -214,10 +277,16 @@ class TimedCosts:
         places = [at.read(names[position]) for position in at.newly_kept(node)]
         return at.forward(max([at.place[node.name], *places])) + 1
 
-    def _kept_nbytes(self, node: Node) -> Array:
-        """Return the bytes that are kept for the backward because of an operator."""
+    def _kept_nbytes(self, node: Node, cached: bool = True) -> Array:
+        """Return the bytes that are kept for the backward because of an operator.
+
+        Without `cached`, less the results that selective recomputation keeps anyway.
+        """
         options, saved = self._options(node), self._saved_of(node)
         positions = self.intervals.newly_kept(node)
+        if not cached:
+            names = (*node.operands, *(tensor.name for tensor in node.outputs))
+            positions = tuple(place for place in positions if not self._is_cached(names[place]))
         arrays = [self._local(node, position) for position in positions]
 
         def total() -> Array:
@@ -226,6 +295,12 @@ class TimedCosts:
 
         also = (saved.extra_nbytes, saved.like)
         return self._once(total, "timed kept", options, *arrays, also=also)
+
+    def _is_cached(self, name: str) -> bool:
+        """Return whether selective recomputation keeps a tensor."""
+        maker = self._graph.producer[name]
+        place = [tensor.name for tensor in maker.outputs].index(name)
+        return place in self._saved_of(maker).cached
 
     def _made_nbytes(self, node: Node, output: int) -> Array:
         """Return the bytes of an output's storage, which may have more than its elements."""

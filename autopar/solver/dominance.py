@@ -46,6 +46,14 @@ class Reduced:
             chosen[index] = state
         return tuple(int(kept[state]) for kept, state in zip(self.kept, chosen, strict=True))
 
+    def then(self, states: Sequence[States], inner: Reduced) -> Reduced:
+        """The same, with only these states of what is undecided, of which `inner` is left."""
+        kept = list(self.kept)
+        for place, index in enumerate(self.undecided):
+            kept[index] = kept[index][states[place]][inner.kept[place]]
+        left = tuple(self.undecided[place] for place in inner.undecided)
+        return Reduced(inner.network, left, tuple(kept))
+
 
 def reduced(network: Network) -> Reduced:
     """The network without dominated states and without variables that have only one."""

@@ -30,6 +30,8 @@ from autopar.solver.rows import Goal, Row
 MOST_STEPS = 60
 PARTS = float(2**30)
 """Several limits are compared in so many parts of the largest; a single one is counted in bytes."""
+MOST_MIXED = 4
+"""Assignments of which mixtures are tried."""
 LITTLE = 1e-5
 """Bytes, or such parts, that are rounding."""
 
@@ -53,6 +55,8 @@ class Found:
     elimination: Elimination
     points: tuple[Point, ...]
     """All assignments that were met."""
+    eliminations: int = 0
+    """How many it took."""
 
     @property
     def gap(self) -> float:
@@ -92,6 +96,7 @@ class _Search:
         self._best: Point | None = None
         self._cost, self._bound = math.inf, -math.inf
         self._at: tuple[tuple[float, ...], Elimination] | None = None
+        self._eliminations = 0
         for point in known:
             self._keep(point)
 
@@ -100,7 +105,8 @@ class _Search:
         """What is known by now."""
         assert self._at is not None
         bound = min(self._bound, self._cost)
-        return Found(self._best, self._cost, bound, *self._at, tuple(self._points.values()))
+        points = tuple(self._points.values())
+        return Found(self._best, self._cost, bound, *self._at, points, self._eliminations)
 
     def is_done(self, close: float) -> bool:
         """Whether the gap is closed, up to this share of the cost."""
@@ -108,11 +114,15 @@ class _Search:
 
     def at(self, multipliers: tuple[float, ...]) -> bool:
         """Eliminate at these multipliers; whether that showed an assignment that was not known."""
-        found = eliminate(self._order, self._goal.priced(multipliers))
+        found = self._eliminated(self._goal.priced(multipliers))
         bound = found.bound - self._goal.allowance(multipliers)
         if self._at is None or bound > self._bound:
             self._bound, self._at = bound, (multipliers, found)
         return self._see(found.states)
+
+    def _eliminated(self, prices: Prices) -> Elimination:
+        self._eliminations += 1
+        return eliminate(self._order, prices)
 
     def _see(self, states: tuple[int, ...]) -> bool:
         point = Point(states, self._order.network.sums(states))
@@ -135,7 +145,7 @@ class _Search:
         unit = 1.0 if len(limits) == 1 else largest / PARTS
         shares, least = [1.0 / len(limits)] * len(limits), -math.inf
         for _ in range(MOST_STEPS):
-            found = eliminate(self._order, _of_limits(limits, [share / unit for share in shares]))
+            found = self._eliminated(_of_limits(limits, [share / unit for share in shares]))
             allowed = sum(s * row.at_most / unit for s, row in zip(shares, limits, strict=True))
             least = max(least, found.bound - allowed)
             if not self._see(found.states) or len(limits) == 1:
@@ -178,7 +188,7 @@ class _Search:
         assert self._at is not None
         prices = np.array(self._goal.priced(self._at[0]))
         near = sorted(self._points.values(), key=lambda p: float(np.dot(prices, p.sums)))
-        near = near[: 2 + len(self._goal.rows)]
+        near = near[: min(2 + len(self._goal.rows), MOST_MIXED)]
         for first in near:
             ends = [point.states for point in near if point is not first]
             states, sums = improved(self._order.network, first.states, ends, self._goal, prices)

@@ -30,6 +30,10 @@ UNCOVERED = -1
 """Place of the uncovered ticks among a table's arrays."""
 Arrays = tuple[Array, ...]
 """Ticks, bytes of each load, and uncovered ticks."""
+_Flat = tuple[
+    NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[tuple[int, NDArray[np.float64]]]
+]
+"""Numbers and scopes of equal tables, the strides of their dims, and their arrays by place."""
 Prices = tuple[float, ...]
 """Of a tick, of a byte of each load, and of an uncovered tick."""
 
@@ -93,12 +97,25 @@ class Network:
     def entries(self, states: Sequence[int]) -> Array:
         """What each table adds to the sums, [tables, sums]."""
         chosen = np.asarray(states, dtype=np.intp)
-        found = np.empty((sum(len(alike.numbers) for alike in self.alike), len(self.free)))
-        for alike in self.alike:
-            at = tuple(chosen[alike.scopes])
-            for place, array in enumerate(alike.content):
-                found[alike.numbers, place] = array[at]
+        found = np.zeros((sum(len(alike.numbers) for alike in self.alike), len(self.free)))
+        for numbers, scopes, strides, columns in self._flat:
+            at = strides @ chosen[scopes]
+            for place, column in columns:
+                found[numbers, place] = column[at]
         return found
+
+    @cached_property
+    def _flat(self) -> list[_Flat]:
+        """The tables row by row, without arrays that are all zero."""
+        return [
+            (
+                alike.numbers,
+                alike.scopes,
+                np.cumprod((1, *alike.content[0].shape[:0:-1]))[::-1][: alike.content[0].ndim],
+                [(i, array.reshape(-1)) for i, array in enumerate(alike.content) if array.any()],
+            )
+            for alike in self.alike
+        ]
 
     @property
     def hides(self) -> bool:

@@ -22,7 +22,7 @@ from autopar.solver.network import Network, Table
 
 MAX_TABLE = 1 << 22
 """Entries of the largest message that may be built (32 MiB of float64)."""
-OVERHEAD = 1000
+OVERHEAD = 5000
 """Entries in whose time a sum is begun."""
 MAX_DIMS = 60
 """Variables that one table may have: numpy has 64 dims."""

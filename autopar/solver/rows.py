@@ -92,6 +92,12 @@ class Goal:
         soft = [0.0 if row.is_limit else m for m, row in zip(multipliers, self.rows, strict=True)]
         return Goal(tuple(row for row in self.rows if row.is_limit), self.priced(soft))
 
+    def binding(self, multipliers: Sequence[float]) -> Goal:
+        """The relaxed goal of `without_cover` in which limits without a price are left out, too."""
+        pairs = zip(multipliers, self.rows, strict=True)
+        rows = tuple(row for m, row in pairs if row.is_limit and m > 0.0)
+        return Goal(rows, self.without_cover(multipliers).prices)
+
     def allowance(self, multipliers: Sequence[float]) -> float:
         """sum_i m_i at_most_i."""
         return sum(m * row.at_most for m, row in zip(multipliers, self.rows, strict=True))
