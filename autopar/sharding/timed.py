@@ -157,9 +157,12 @@ class TimedCosts:
             end = at.read(tensor.name) + 1
         if saver is not None and first <= saver < end:
             end = saver
+        # Variables of results are not deleted.
+        is_result = tensor.name in self._graph.results
+        until = at.read(tensor.name) if is_result else at.line_end(first)
         found = [
             TimedBytes(at.forward(first), at.forward(end), new),
-            TimedBytes(at.forward(first), at.forward(at.line_end(first)) + 1, between),
+            TimedBytes(at.forward(first), at.forward(until) + 1, between),
         ]
         if is_kept and saver == first:
             # The made form exists until it is converted; after that the operator's own bytes count.

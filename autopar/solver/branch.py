@@ -32,6 +32,10 @@ from autopar.solver.rows import Goal
 
 FREELY = 4
 """Decisions that are parted whatever that takes."""
+FEW, NEAR = 150, 1e-2
+"""So many states, or so small a gap, Pareto sets can close."""
+CLOSING = 5 * 10**7
+"""What that may take, in entries of tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +89,10 @@ class _Search:
         narrow = self._narrowed(part)
         if narrow is None:
             return
-        found = closed(self._goal, self._known(narrow), self._care)
+        found = self._known(narrow)
+        if sum(narrow.left.network.sizes) <= FEW or found.gap <= NEAR:
+            found = closed(self._goal, found, self._care)
+            self._effort += CLOSING
         narrow = replace(narrow, found=found)
         self._see(narrow)
         if found.bound >= self._best.cost or found.gap <= self._care.close:
@@ -124,7 +131,7 @@ class _Search:
         inner = reduced(part.left.network.restricted(states))
         try:
             order = ordered(inner.network)
-            found = best_within(order, self._goal, part.found.multipliers)
+            found = best_within(order, self._goal, part.found.multipliers, cutoff=self._best.cost)
         except InfeasibleError:
             return None
         self._effort += found.eliminations * order.effort
@@ -155,10 +162,14 @@ def _largest_difference(goal: Goal, found: Found) -> tuple[int, NDArray[np.bool_
         pieces(network, first, second),
         key=lambda piece: abs(float(np.dot(goal.prices, piece.change))),
     )
-    loads = {index: network.amounts_of(index) @ priced[1:] for index in dearest.variables}
-    apart = {index: abs(load[first[index]] - load[second[index]]) for index, load in loads.items()}
-    variable = max(dearest.variables, key=lambda index: (apart[index], -index))
-    load, ends = loads[variable], (first[variable], second[variable])
-    if not apart[variable]:
-        return variable, np.arange(len(load)) == ends[0]
-    return variable, load <= (load[ends[0]] + load[ends[1]]) / 2
+    loads = (network.entries(first) - network.entries(second))[:, 1:] @ priced[1:]
+    apart = dict.fromkeys(dearest.variables, 0.0)
+    for table, load in zip(network.tables, loads.tolist(), strict=True):
+        for index in table.scope:
+            if index in apart:
+                apart[index] += load
+    variable = max(dearest.variables, key=lambda index: (abs(apart[index]), -index))
+    ends, own = (first[variable], second[variable]), network.amounts_of(variable) @ priced[1:]
+    if own[ends[0]] == own[ends[1]]:
+        return variable, np.arange(len(own)) == ends[0]
+    return variable, own <= (own[ends[0]] + own[ends[1]]) / 2

@@ -71,13 +71,13 @@ def best_within(
     order: Order,
     goal: Goal,
     start: tuple[float, ...] | None = None,
-    known: Sequence[Point] = (),
+    cutoff: float = math.inf,
 ) -> Found:
     """Multipliers, mixtures and all; `OverLimitError` where limits cannot be met.
 
-    With `start`, from these multipliers and with these assignments, which the order's tables allow.
+    With `start`, from these multipliers.  A bound above `cutoff` need not be raised further.
     """
-    search = _Search(order, goal, known)
+    search = _Search(order, goal, cutoff)
     search.at(start or (0.0,) * len(goal.rows))
     softest = tuple(0.0 if row.is_limit else row.dearest for row in goal.rows)
     if start is None and any(softest) and not search.is_done(0.0):
@@ -89,16 +89,15 @@ def best_within(
 
 
 class _Search:
-    def __init__(self, order: Order, goal: Goal, known: Sequence[Point] = ()) -> None:
+    def __init__(self, order: Order, goal: Goal, cutoff: float) -> None:
         self._order, self._goal = order, goal
         self._slack = float(len(order.network.tables))
-        self._points = {point.states: point for point in known}
+        self._points: dict[tuple[int, ...], Point] = {}
+        self._cutoff = cutoff
         self._best: Point | None = None
         self._cost, self._bound = math.inf, -math.inf
         self._at: tuple[tuple[float, ...], Elimination] | None = None
         self._eliminations = 0
-        for point in known:
-            self._keep(point)
 
     @property
     def found(self) -> Found:
@@ -110,7 +109,8 @@ class _Search:
 
     def is_done(self, close: float) -> bool:
         """Whether the gap is closed, up to this share of the cost."""
-        return self._cost - self._bound <= max(self._slack, close * abs(self._cost))
+        cost = min(self._cost, self._cutoff)
+        return cost - self._bound <= max(self._slack, close * abs(cost))
 
     def at(self, multipliers: tuple[float, ...]) -> bool:
         """Eliminate at these multipliers; whether that showed an assignment that was not known."""

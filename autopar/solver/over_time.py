@@ -39,11 +39,15 @@ class OverTime:
         Raises `OverLimitError` where none is, and `InfeasibleError` where none was found.
         """
         self._settle(at_most)
+        work = care.sooner
         for _ in range(MOST_ROUNDS):
             limits = self.limits(at_most)
-            found = PreparedProblem.of(self.problem, limits).solve(limits, care=care)
-            if not self._add(found.states, at_most):
+            found = PreparedProblem.of(self.problem, limits).solve(limits, care=work)
+            if self._add(found.states, at_most):
+                continue
+            if work == care or found.seconds - found.bound_s <= care.close * abs(found.seconds):
                 return found
+            work = care
         raise InfeasibleError(
             f"After {MOST_ROUNDS} rounds the answers still exceed the limit at other times. Raise it."
         )

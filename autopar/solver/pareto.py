@@ -23,6 +23,8 @@ from autopar.solver.rows import Goal
 
 MAX_COMBINATIONS = 1 << 17
 """Points that may be looked at; beyond that the caller keeps what it has, with its bound."""
+MOST_COMPARED = 1 << 24
+"""Pairs of points of one set that may be compared."""
 MOST_ENTRIES = 1 << 20
 """Combinations of states that tables are added up for at a time."""
 Ints = NDArray[np.intp]
@@ -210,9 +212,12 @@ def _unbeaten_in_all(place: Ints, left: Array, kept: NDArray[np.bool_]) -> NDArr
 def _alive(left: Array) -> NDArray[np.bool_]:
     """Of rows in order, those that no row before beats."""
     kept = np.zeros(len(left), dtype=bool)
-    alive = np.ones(len(left), dtype=bool)
+    alive, count = np.ones(len(left), dtype=bool), 0
     for row in range(len(left)):
         if alive[row]:
+            count += 1
+            if count * len(left) > MOST_COMPARED:
+                raise TooManyPoints
             kept[row] = True
             alive &= (left < left[row]).any(axis=1)
     return kept
