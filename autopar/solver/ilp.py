@@ -41,6 +41,8 @@ from autopar.solver.problem import (
 )
 
 RELAXATION, BRANCHING = "glop", "scip"
+PACE = 25.0
+"""Nodes in the time of one unit of the relaxation's deterministic work, which is about a second."""
 TOLERANCE = 1e-6
 """How far a solver's optimum may be off, relative to the largest cost of the problem."""
 Cover = dict[int, int]
@@ -50,24 +52,25 @@ INTEGRAL = 1e-6
 """How far from 0 or 1 a relaxed binary may be and still count as whole."""
 
 
-def solve_ilp(problem: Problem, limits: Limits = None, seconds: float = 60.0) -> Assignment:
-    """The best assignment that the branching finds within `seconds`, with its own lower bound.
+def solve_ilp(problem: Problem, limits: Limits = None, nodes: int = 10_000) -> Assignment:
+    """The best assignment that branching finds in so many nodes, with its own lower bound.
 
-    Raises `InfeasibleError` where nothing is allowed or fits, or nothing was found in time.
+    Raises `InfeasibleError` where nothing is allowed or fits, or nothing was found.
     """
     relaxed = _Program(problem, limits_of(limits), whole=False)
-    states, bound = relaxed.solve(RELAXATION, seconds)
+    states, bound = relaxed.solve(RELAXATION, f"max_deterministic_time: {nodes / PACE}")
     proof: Proof = "branch" if states is None else "lp"
+    most = f"limits/nodes = {nodes}"
     if states is None:
-        states, bound = _Program(problem, limits_of(limits), whole=True).solve(BRANCHING, seconds)
+        states, bound = _Program(problem, limits_of(limits), whole=True).solve(BRANCHING, most)
     if states is None:
-        raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
+        raise InfeasibleError(f"The integer program found no assignment in {nodes} nodes.")
     given, covers = limits_of(limits), []
     while cover := _cover(problem, given, states):
         covers.append(cover)
-        found, least = _Program(problem, given, whole=True, covers=covers).solve(BRANCHING, seconds)
+        found, least = _Program(problem, given, whole=True, covers=covers).solve(BRANCHING, most)
         if found is None or len(covers) > MOST_COVERS:
-            raise InfeasibleError(f"The integer program found no assignment within {seconds:g} s.")
+            raise InfeasibleError(f"The integer program found no assignment in {nodes} nodes.")
         states, bound, proof = found, max(bound, least), "branch"
     cost = problem.seconds(states)
     return Assignment(states, cost, problem.nbytes(states), min(bound, cost), proof)
@@ -153,12 +156,15 @@ class _Program:
                 agreeing = [made[i] for i in np.flatnonzero(entries[:, place] == state)]
                 self._model.add(mb.LinearExpr.sum(agreeing) == x)
 
-    def solve(self, backend: str, seconds: float) -> tuple[tuple[int, ...] | None, float]:
-        """States where the result is whole, and a lower bound; `InfeasibleError` where none can be."""
+    def solve(self, backend: str, parameters: str) -> tuple[tuple[int, ...] | None, float]:
+        """States where the result is whole, and a lower bound; `InfeasibleError` where none can be.
+
+        `parameters` are the solver's own, among them how much work it may do.
+        """
         solver = mb.Solver(backend)
         if not solver.solver_is_supported():
             raise InternalError(f"This OR-Tools has no {backend}.")
-        solver.set_time_limit_in_seconds(seconds)
+        solver.set_solver_specific_parameters(parameters)
         status = solver.solve(self._model)
         if status == mb.SolveStatus.INFEASIBLE:
             raise InfeasibleError("No combination of candidates is allowed, or none fits.")
@@ -171,6 +177,8 @@ class _Program:
             )
         if status not in (mb.SolveStatus.OPTIMAL, mb.SolveStatus.FEASIBLE):
             return None, -math.inf
+        if backend == RELAXATION and status != mb.SolveStatus.OPTIMAL:
+            return None, -math.inf  # it was ended: its objective is no bound
         values = [[solver.value(x) for x in row] for row in self._x]
         bound = solver.best_objective_bound if backend == BRANCHING else solver.objective_value
         bound -= TOLERANCE

@@ -27,7 +27,8 @@ from autopar.solver.rows import Goal
 
 MOST_ENTRIES = 1 << 20
 """Entries of all tables of a problem that is worth an integer program."""
-PROGRAM_SECONDS = 20.0
+PROGRAM_NODES = 500
+"""How far the integer program branches: work is counted, as time would make plans differ."""
 
 
 def solve(problem: Problem, limits: Limits = None) -> Assignment:
@@ -100,9 +101,13 @@ class PreparedProblem:
         from autopar.solver.ilp import solve_ilp
 
         try:
-            other = solve_ilp(self.problem, limits, PROGRAM_SECONDS)
+            other = solve_ilp(self.problem, limits, PROGRAM_NODES)
         except PlanError:
             return mine or refuse_too_large()
+        except InfeasibleError:
+            if mine is None:
+                raise
+            return mine
         if mine is None:
             return other
         best = min(mine, other, key=lambda answer: answer.seconds)

@@ -56,7 +56,7 @@ class Goal:
     @classmethod
     def of(cls, network: Network, limits: Sequence[Limit] = ()) -> Goal:
         """Least time within the limits; compute covers what it can."""
-        within = tuple(Row((*network.weights(limit), 0.0), limit.nbytes) for limit in limits)
+        within = dict.fromkeys(Row((*network.weights(each), 0.0), each.nbytes) for each in limits)
         alone = (*(0.0 for _ in network.loads), 1.0)
         covered = (Row(alone, 0.0, 1.0),) if network.hides else ()
         return cls((*within, *covered), network.free)
