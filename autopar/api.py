@@ -104,8 +104,9 @@ def parallelize(
       the best plan would exceed it.  ``"none"`` permits a plan without stages to exceed it, as a
       preset may.
     - `recompute`: ``"none"``, ``"selective"`` or ``"full"`` sets the recomputation of every block
-      (`autopar.ir.blocks`); operators outside blocks keep their activations.  None leaves it to the
-      solver, which recomputes blocks only if the memory limit requires it.
+      (`autopar.ir.blocks`); operators outside blocks keep their activations.  ``"gathers"`` only
+      repeats all-gathers of activations in the backward.  None leaves it to the solver, which
+      recomputes blocks only if the memory limit requires it.
     - `hardware`: a profile's name or file; None is this machine.
     - `pipeline`: a number of stages, ``"auto"``, or a `Pipeline` with its schedule and microbatches.
       With ``asynchronous=True`` the result is an `Asynchronous`, trained with

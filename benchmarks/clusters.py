@@ -29,6 +29,7 @@ from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.ir.split import split
+from autopar.memory.shards import local_nbytes
 from autopar.pipeline.build.borders import Border, link_between, seconds
 from autopar.pipeline.schedules import Schedule, build
 from autopar.pipeline.simulate import Costs, Link, Network, StageCost, Traffic, own_links, simulate
@@ -128,15 +129,17 @@ class Part:
     def rest_nbytes(self, row: Row) -> float:
         """Weights, gradients and optimizer.  ZeRO divides flat buffers, whatever divides the tensors.
 
-        Where gradients are summed in float32, those of 16 bits are there as well.
+        Gradients are whole, as microbatches add to them.  Where they are summed in float32, those of
+        16 bits are there as well.
         """
         leaf = {node.target: node.outputs[0] for node in self.graph.leaves("parameter")}
         prices, total = self._prices(load("a100")), 0.0
         for p in self.plan.parameters:
             found = storage_bytes(leaf[p.name], p, prices, self.graph)
+            gradient = prices.at_rest(local_nbytes(leaf[p.name], p.leaf, self.mesh), leaf[p.name])
             ways = row.dp if row.zero and not isinstance(p.stored[0], S) else 1
             twice = 1.0 if row.gradients == "float16" else 1.5
-            total += found.parameter + twice * found.gradient + found.optimizer / ways
+            total += found.parameter + twice * gradient + found.optimizer / ways
         return total
 
     def _prices(self, hardware: Hardware) -> Prices:

@@ -192,9 +192,13 @@ def random_work(
 
 
 def preset_work(
-    name: str, shape: tuple[int, ...], preset: str | None, recompute: Recompute | None = None
+    name: str,
+    shape: tuple[int, ...],
+    preset: str | None,
+    recompute: Recompute | None = None,
+    regathers: bool = False,
 ) -> Work:
-    """The plan of a preset, or the solver's own."""
+    """The plan of a preset, or the solver's own; `regathers`: activations are gathered again."""
     case = reference(name)
     mesh = Mesh.of(*shape)
     settings = Settings(
@@ -204,9 +208,10 @@ def preset_work(
         constraints=presets.load(preset, mesh) if preset else (),
         regather=presets.regathers(preset) if preset else None,
         recompute=recompute,
+        regathers=regathers,
     )
     made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
-    label = f"{preset or 'no preset'} on {mesh}, recompute {recompute}"
+    label = f"{preset or 'no preset'} on {mesh}, recompute {recompute}{', gathers' * regathers}"
     return Work(name, f"{name}, {label}", made.plan.to_json(), made.source)
 
 

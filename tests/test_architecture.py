@@ -27,7 +27,7 @@ FLOORS = (
     {"pipeline.build"},
     {"compile", "verify"},
     {"api", "explain"},
-    {"profile"},
+    {"price", "profile"},
     {"render"},
     {"cli"},
 )

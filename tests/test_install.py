@@ -54,7 +54,7 @@ def test_the_wheel(tmp_path: Path) -> None:
     assert (site / "autopar" / "py.typed").is_file() and not (site / "tests").exists()
     place = {"PYTHONPATH": str(site), "AUTOPAR_CACHE": str(tmp_path / "cache")}
     said = ran("-c", PLAN.format(site=str(site)), cwd=tmp_path, **place)
-    assert said.startswith("<Plan ") and said.rstrip().endswith("zero2")
+    assert said.startswith("<Plan ") and " zero2 " in said
     assert ran("-m", "autopar", "--version", cwd=tmp_path, **place).startswith("autopar 0.")
     listed = ran("-m", "autopar", "hardware", cwd=tmp_path, **place)
     assert "mi300x" in listed

@@ -14,6 +14,8 @@ from torch import nn
 
 import autopar
 from autopar.errors import InputError
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import I, R
 from autopar.pipeline.schedules import SCHEDULES, Schedule
 from autopar.pipeline.schedules.gpipe import gpipe
 from autopar.pipeline.schedules.registry import Named
@@ -108,6 +110,46 @@ def test_presets_that_are_none(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(InputError, match=said):
         autopar.plan(model(), 2, BATCH, preset=str(tmp_path / "mine.toml"), **GIVEN)
+
+
+def test_a_preset_of_others_tables(tmp_path: Path) -> None:
+    """In place of a table stands the name of the preset that has it."""
+    mesh = Mesh.of(2, 2)
+    file = tmp_path / "mine.toml"
+    file.write_text('single = "tensor"\ndata = "fsdp"\ntensor = "megatron"\n')
+    mine, ours = (presets.load(name, mesh) for name in (str(file), "fsdp_megatron"))
+    assert mine == ours and presets.regathers(str(file)) is True
+    file.write_text('single = "tensor"\ndata = "fsdq"\ntensor = "megatron"\n')
+    with pytest.raises(
+        InputError, match=r"may stand the name of the preset that has it: one of ddp"
+    ):
+        presets.load(str(file), mesh)
+
+
+def test_a_preset_for_each_axis() -> None:
+    mesh = Mesh.of(2, 2, 2)
+    found = presets.load("ddp+fsdp+megatron", mesh)
+    for place, name in enumerate(("ddp", "fsdp", "megatron")):
+        axis = mesh.names[place]
+        alone = [c for c in presets.load(name, mesh) if c.axis == axis]
+        assert [c for c in found if c.axis == axis] == alone
+    assert (
+        presets.regathers("ddp+fsdp+megatron") is True and presets.regathers("ddp+megatron") is None
+    )
+    assert presets.known("ddp+fsdp") == "ddp+fsdp"
+    with pytest.raises(InputError, match=r"is for 2 axes; the mesh \(x=2\) has 1"):
+        presets.load("ddp+fsdp", Mesh.of(2))
+    with pytest.raises(InputError, match=r"no preset 'fsdq'\. Did you mean 'fsdp'"):
+        presets.known("ddp+fsdq")
+
+
+def test_megatron_with_its_distributed_optimizer() -> None:
+    """Weights and optimizer state rest sharded on the data axis; the step has them whole there."""
+    made = autopar.plan(model(), (2, 2), BATCH, preset="zero2_megatron", **GIVEN)
+    for p in made.parameters:
+        if p.name.endswith("weight"):
+            assert p.stored.types[0] != I and p.leaf.types[0] == R
+            assert p.stored[1] == p.leaf[1] and str(p.leaf[1]).startswith("S")
 
 
 def test_a_preset_that_is_not_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from autopar.cli import (
     diff,
     emit,
     explain,
+    export,
     fit,
     frontier,
     hardware,
@@ -26,6 +27,7 @@ from autopar.cli import (
     map,
     plan,
     presets,
+    price,
     profile,
     report,
     rules,
@@ -96,7 +98,8 @@ app = typer.Typer(
 COMMANDS = {
     "plan": plan, "show": show, "emit": emit, "explain": explain, "compare": compare, "diff": diff,
     "frontier": frontier, "fit": fit, "map": map, "solve": solve, "stages": layer_stages,
-    "verify": verify, "hardware": hardware, "presets": presets, "report": report, "rules": rules,
+    "verify": verify, "hardware": hardware, "presets": presets, "price": price, "export": export,
+    "report": report, "rules": rules,
     "calibrate": calibrate, "profile": profile, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():

@@ -19,6 +19,8 @@ EXAMPLES = {
     "verify": "autopar verify plan.json train.py:make_model",
     "hardware": "autopar hardware h100",
     "presets": "autopar presets",
+    "price": "autopar price train.py:make_model --tp 8 --pp 4 --dp 2 --zero 1 --hardware h100",
+    "export": "autopar export plan.json --to megatron -o run.sh",
     "rules": "autopar rules linear",
     "profile": "autopar profile train.py:make_model --mesh 2x4",
     "calibrate": "autopar calibrate -o mine.toml",

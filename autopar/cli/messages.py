@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from autopar.utils.messages import Wording
 
-RENAMED = {"cuts": "--cut", "memory_limit": "--memory", "constraints": "--constraint"}
+RENAMED = {"cuts": "--cut", "memory_limit": "--memory", "constraints": "--constraint",
+           "virtual": "--vp"}  # fmt: skip
 """Flags whose names differ from those of their arguments."""
 RETURNED = {
     "example_inputs": "example_inputs (second of what MODEL returns)",

@@ -82,7 +82,7 @@ def command(
     memory: MEMORY = None,
     recompute: Annotated[
         str | None,
-        typer.Option(help="none, selective or full in every block; default: by the memory limit."),
+        typer.Option(help="none, gathers, selective or full; default: by the memory limit."),
     ] = None,
     stages: STAGES = None,
     schedule: SCHEDULE = None,

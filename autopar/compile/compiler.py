@@ -269,7 +269,8 @@ class Compiler:
             storage=storage_of(self._first),
             pads_batch=not options.batches.local,
             padding=None if self._first is None else _of_parameters(self._first),
-            recompute=options.recompute,
+            recompute=options.block_mode,
+            regathers=options.regathers,
             first=self._first is None,
         )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from autopar.cost.calls import flows_of
 from autopar.cost.covering import covering, late
+from autopar.cost.filled import gradient_buckets
 from autopar.cost.issued import Running, TrafficOf, by_parameter, first_reduction
 from autopar.cost.laid import Laid, laid_alone, laid_at_use, laid_once
 from autopar.cost.operators import OperatorSeconds, operator_seconds
@@ -82,7 +83,7 @@ def estimate(
         if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
     }
     keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision, prefetch)
-    moments = MemoryTimeline(keeps, fresh)
+    moments = MemoryTimeline(keeps, fresh, gradient_buckets(graph, parameters, prices, shares))
     parts = parts_of(
         spent, run_again.computed, beside, prices, laid, update_s, hideable, moments.lives
     )

@@ -291,9 +291,24 @@ def storage_nbytes(
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf
     states = int(prices.states * stored) if is_reached else 0
-    has_gradient = is_reached or travels(storage.stored, storage.leaf, tensor.pads, mesh)
-    gradient = int(prices.at_rest(leaf, tensor)) if has_gradient else 0
+    if frees(storage.stored, storage.leaf, prices):
+        gradient = stored if is_reached else 0
+    else:
+        has_gradient = is_reached or travels(storage.stored, storage.leaf, tensor.pads, mesh)
+        gradient = int(prices.at_rest(leaf, tensor)) if has_gradient else 0
     return StorageBytes(stored + gathered + older, gradient, states)
+
+
+def frees(stored: Sharding, leaf: Sharding, prices: Prices) -> bool:
+    """Return whether a backward keeps a part of a parameter's gradient and frees the rest (ZeRO-2).
+
+    Gradients of several microbatches are summed whole before they are reduced.
+    """
+    steps = zip(prices.mesh.sizes, stored, leaf, strict=True)
+    is_scattered = any(
+        size > 1 and isinstance(rests, S) and rests != used for size, rests, used in steps
+    )
+    return prices.microbatches == 1 and is_scattered
 
 
 def travels(stored: Sharding, leaf: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:

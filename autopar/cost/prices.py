@@ -46,6 +46,8 @@ class Prices:
     """Measured operator times of this device; None: all operators are priced by the roofline."""
     fused: bool = False
     """Whether the optimizer updates a parameter in one kernel."""
+    regathers: bool = False
+    """Whether the backward repeats all-gathers of activations."""
 
     @cached_property
     def device(self) -> Device:
@@ -166,7 +168,8 @@ class Prices:
             return 0.0
         traffic = step.traffic(tensor.shape, tensor.itemsize, mesh, tensor.differentiable)
         laid = sum(map(self.copied, traffic))
-        return self._copies(step, tensor) + laid + sum(map(self.awaited, traffic))
+        again = self.again(step, tensor, 1.0) if self.regathers and tensor.differentiable else 0.0
+        return self._copies(step, tensor) + laid + sum(map(self.awaited, traffic)) + again
 
     def weight_step(self, step: Step, tensor: Tensor, together: float) -> float:
         """Return the cost of `step` for a weight at its use, as its share of a block's collective.

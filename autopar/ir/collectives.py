@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from autopar.errors import InputError
 from autopar.ir.placement import Type, letter_of
-from autopar.utils.identifiers import FUNCTIONS, WORDS
+from autopar.utils.identifiers import FUNCTIONS, WORDS, is_identifier
 from autopar.utils.registry import Registry
 from cost_models.exchanges import EXCHANGES, Exchange
 
@@ -113,7 +113,7 @@ def exchanged() -> list[str]:
 
 def _fault(name: str, value: Collective) -> str:
     """Return why a collective cannot be added, or ""."""
-    if not name.isidentifier() or name in _TAKEN:
+    if not is_identifier(name) or name in _TAKEN:
         return "needs another name: an identifier that emitted code does not use for something else"
     sending = {pair for pair, known in OWN_OF.items() if _OWN[known].sends}
     if not value.pairs <= sending:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.errors import MeshError
+from autopar.utils.identifiers import is_identifier
 
 DEFAULT_NAMES = ("x", "y", "z", "w")
 MOST_DEVICES = 2**20
@@ -45,7 +46,7 @@ class Mesh:
             raise MeshError("A mesh needs at least one axis; write e.g. autopar.Mesh.of(2, 2).")
         names = [axis.name for axis in self.axes]
         for axis in self.axes:
-            if not axis.name.isidentifier():
+            if not is_identifier(axis.name):
                 raise MeshError(f"Mesh axis name {axis.name!r} is not a Python identifier.")
             if axis.size < 1:
                 raise MeshError(f"Mesh axis {axis.name!r} has size {axis.size}; sizes start at 1.")

@@ -9,12 +9,13 @@ first of them; a view's base does (`Saved.views`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from autopar.ir.graph import SAVES_NOTHING, Node
 from autopar.ir.result_layout import leaving
+from autopar.memory.filling import Filling, GradientBucket
 from autopar.memory.gathered import Gathered
 from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.messages import Carried, made_by
@@ -25,19 +26,23 @@ from autopar.memory.shards import local_nbytes
 
 @dataclass(frozen=True)
 class Back:
-    """Peak bytes in each operator's backward, by position, without parameters at rest."""
+    """Peak bytes in each operator's backward, by position, without parameters at rest.
+
+    The last entry is of the end of the backward, when the last gradients are reduced.
+    """
 
     levels: list[int]
     settled: list[int]
     """By position: bytes of the `awaited` parameter gradients that were complete before."""
 
 
-def back(lives: Lifetimes, awaited: Mapping[Form, int]) -> Back:
+def back(lives: Lifetimes, awaited: Mapping[Form, int], buckets: Sequence[GradientBucket]) -> Back:
     """Simulate the whole backward.
 
-    `awaited` maps leaves to the bytes of their gradients, which are then reported in `Back.settled`.
+    `awaited` maps leaves to the bytes of their gradients, which are then reported in `Back.settled`, as
+    are those that `buckets` copy out.
     """
-    return _Walk(lives, awaited).run()
+    return _Walk(lives, awaited, buckets).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +106,12 @@ class _Gradients:
 class _Walk:
     """The simulation, from the last operator to the first."""
 
-    def __init__(self, lives: Lifetimes, awaited: Mapping[Form, int]) -> None:
+    def __init__(
+        self, lives: Lifetimes, awaited: Mapping[Form, int], buckets: Sequence[GradientBucket]
+    ) -> None:
         self._lives, self._keeps, self._graph = lives, lives.keeps, lives.graph
         self._awaited, self._settled = awaited, 0
+        self._filling = Filling(buckets)
         self._gradients = _Gradients()
         self._reruns = reruns(lives)
         self._held = self._on_its_way = 0
@@ -124,13 +132,14 @@ class _Walk:
         found = [0] * len(self._graph.nodes)
         settled = [0] * len(self._graph.nodes)
         for place in reversed(range(len(self._graph.nodes))):
-            settled[place] = self._settled
+            settled[place] = self._settled + self._filling.kept_nbytes
             if place in self._reruns:
                 found[place] = self._run_again(self._reruns[place]) + self._gathered.before(place)
             node = self._graph.nodes[place]
             if not node.is_leaf:
                 found[place] = max(found[place], self._back(node, place))
-        return Back(found, settled)
+        end = self._held + self._gradients.nbytes + self._filled(self._filling.finish)
+        return Back([*found, end], [*settled, self._settled + self._filling.kept_nbytes])
 
     def _kept(self) -> Iterator[tuple[int, int]]:
         """Yield the bytes that the forward keeps, with the position after whose backward they go."""
@@ -181,19 +190,30 @@ class _Walk:
         converted = {
             (c.tensor, c.source) for each in self._converted[place] for c in each.conversions
         }
-        self._settle(form for form in self._read_first[place] if form not in converted)
+        ready = (form for form in self._read_first[place] if form not in converted)
+        level = max(level, self._settle(ready))
         for collective in self._converted[place]:
             level = max(level, self._convert(collective))
-        self._settle(self._read_first[place])
-        return level
+        return max(level, self._settle(self._read_first[place]))
 
-    def _settle(self, forms: Iterable[Form]) -> None:
-        """Accumulate the complete gradients of parameters into the parameters' own."""
+    def _settle(self, forms: Iterable[Form]) -> int:
+        """Accumulate the complete gradients of parameters into the parameters' own; return the peak."""
+        level = 0
         for form in forms:
             arrived = self._gradients.take(form)
             if arrived is not None:
+                there = self._held + self._gradients.nbytes
+                level = max(level, there + self._filled(partial(self._filling.arrive, form)))
                 self._gradients.drop(arrived)
                 self._settled += self._awaited.get(form, 0)
+        return level
+
+    def _filled(self, fill: Callable[[], int]) -> int:
+        """Fill buckets; return by how much the bytes in use rise meanwhile."""
+        before = self._filling.nbytes
+        most = fill()
+        self._held += self._filling.nbytes - before
+        return most - before
 
     def _made(self, node: Node, arrived: list[_Gradient | None]) -> dict[Form, _Gradient]:
         """Create the gradients of an operator's operands."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from autopar.memory.backward import Back, back
+from autopar.memory.filling import GradientBucket
 from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.recompute_set import Form
 from autopar.memory.saved_tensors import SavedTensors
@@ -32,6 +33,8 @@ class MemoryTimeline:
     keeps: SavedTensors
     fresh: Mapping[Form, int] = field(default_factory=dict)
     """Bytes of the parameter gradients that the backward allocates anew, by leaf."""
+    buckets: tuple[GradientBucket, ...] = ()
+    """The gradient buckets in the order of their reductions, if buffers are freed in the backward."""
 
     @cached_property
     def lives(self) -> Lifetimes:
@@ -45,8 +48,8 @@ class MemoryTimeline:
 
     @property
     def absent_nbytes(self) -> int:
-        """The bytes by which the peak is lower if the `fresh` gradients are freed between steps."""
-        awaited = sum(self.fresh.values())
+        """The bytes by which the peak is lower if these gradients are freed between steps."""
+        awaited = sum(self.fresh.values()) + sum(bucket.kept_nbytes for bucket in self.buckets)
         forward = (level - awaited for level in self._forward)
         each = zip(self._back.levels, self._back.settled, strict=True)
         return self.most_nbytes - max((0, *forward, *(b + s - awaited for b, s in each)))
@@ -73,7 +76,7 @@ class MemoryTimeline:
 
     @cached_property
     def _back(self) -> Back:
-        return back(self.lives, self.fresh)
+        return back(self.lives, self.fresh, self.buckets)
 
     def _in_forward(self) -> Iterator[tuple[int, int, int]]:
         """Yield the first position, last position and bytes of each forward lifetime."""

@@ -7,7 +7,10 @@ So the reductions of all buckets but the last can overlap with the backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 FIRST_NBYTES, NBYTES = 2**20, 25 * 2**20
 """Sizes of the first and of the other buckets, as in DDP (Li et al., VLDB 2020, section 3.2.3)."""
@@ -36,3 +39,24 @@ def buckets(sizes: Sequence[int], *, shares: int = 1) -> Iterator[list[int]]:
         held += nbytes
     if chosen:
         yield chosen
+
+
+def grouped(
+    items: Iterable[T],
+    key: Callable[[T], Hashable],
+    nbytes: Callable[[T], int],
+    shares: int = 1,
+) -> Iterator[list[T]]:
+    """Yield the buckets of items with equal keys, in order; `nbytes` is an item's size."""
+    alike: dict[Hashable, list[T]] = {}
+    for item in items:
+        alike.setdefault(key(item), []).append(item)
+    for group in alike.values():
+        for places in buckets([nbytes(item) for item in group], shares=shares):
+            yield [group[place] for place in places]
+
+
+def in_backward(items: Sequence[T], filled: Iterable[list[T]]) -> list[list[T]]:
+    """Return buckets in the order in which a backward fills them; `items` are in the forward's order."""
+    place = {id(item): -number for number, item in enumerate(items)}
+    return sorted(filled, key=lambda bucket: place[id(bucket[-1])])

@@ -71,6 +71,8 @@ def _figures(plan: PipelinePlanData, found: Prediction) -> Figures:
     of_worker: Counter[int] = Counter()
     for f in found.stages:
         of_worker[f.worker] += int(f.nbytes)
+    # The stages of one worker are not at their peaks at the same time.
+    of_worker.update({w: int(peak) - of_worker[w] for w, peak in enumerate(found.peaks)})
     busiest = min(range(len(found.bubbles)), key=lambda worker: found.bubbles[worker])
     fullest = max(of_worker, key=lambda worker: of_worker[worker])
     spent, kept = _of_worker(plan, busiest), _of_worker(plan, fullest)

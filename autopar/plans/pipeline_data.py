@@ -114,6 +114,8 @@ class Prediction:
     passed: tuple[Passed, ...] = ()
     joined: tuple[Joined, ...] = ()
     copied: tuple[Copied, ...] = ()
+    peaks: tuple[float, ...] = ()
+    """Peak bytes of a rank of each worker in the simulated step; () in old plans."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from autopar.errors import PlanError, ScheduleError
 from autopar.plans.figures import ROUNDING, figure_faults
 from autopar.plans.pipeline_data import PipelinePlanData, Prediction
 from autopar.plans.sound import check_sound
+from autopar.utils.identifiers import is_identifier
 
 
 def check_pipeline_sound(plan: PipelinePlanData, source: str) -> None:
@@ -35,7 +36,7 @@ def check_layout(plan: PipelinePlanData) -> None:
 def _faults(plan: PipelinePlanData) -> Iterator[str]:
     if not plan.stages:
         yield "The plan has no stages"
-    if not plan.model.isidentifier():
+    if not is_identifier(plan.model):
         yield f"The model is called {plan.model!r}, which is not a class name"
     yield from _layout_faults(plan)
     if plan.prediction is not None:
@@ -103,6 +104,8 @@ def _prediction_faults(plan: PipelinePlanData, found: Prediction) -> Iterator[st
     stages, workers = range(plan.schedule.stages), range(len(plan.workers))
     if len(found.bubbles) != len(workers):
         yield f"prediction.bubbles are of {len(found.bubbles)} workers; the plan has {len(workers)}"
+    if found.peaks and len(found.peaks) != len(workers):
+        yield f"prediction.peaks are of {len(found.peaks)} workers; the plan has {len(workers)}"
     predicted = sorted((each.stage, each.worker) for each in found.stages)
     if predicted != places(plan):
         yield f"prediction.stages are of (stage, worker) {predicted}, not {places(plan)}"

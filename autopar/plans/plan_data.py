@@ -63,6 +63,8 @@ class PlanData:
     """Minimum number of gradient buckets, as long as each is large enough to be worth its latency."""
     prefetch: bool = False
     """Whether a loop over blocks gathers the weights of the next block while one runs."""
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names and global shapes of the inputs that are not scalars; () in old plans."""
     schema: int = SCHEMA
 
     @cached_property

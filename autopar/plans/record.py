@@ -18,7 +18,8 @@ class PlanRequest:
     `states` is the number of optimizer tensors of each parameter's size.  `batch` is the sharding of
     inputs that hold only a rank's part of the batch; None: inputs arrive whole.  `kept`: parameters had
     to keep the shardings of an earlier plan.  `recompute` lists the allowed recomputation modes, and
-    `outputs` the results that the model returns besides its loss.
+    `outputs` the results that the model returns besides its loss.  `regathers`: the backward repeats
+    all-gathers of activations.
     """
 
     memory_limit: float | None = None
@@ -30,6 +31,7 @@ class PlanRequest:
     kept: bool = False
     recompute: tuple[Recompute, ...] = ("none",)
     outputs: tuple[str, ...] = ()
+    regathers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from autopar.errors import PlanError
 from autopar.ir.placement import S, Sharding
 from autopar.plans.figures import ROUNDING, figure_faults
 from autopar.plans.plan_data import PlanData
+from autopar.utils.identifiers import WORDS, is_identifier
 
 FIGURES = "objective_s", "estimate", "asked", "search", "shares", "padded", "views", "buckets"
 """The plan's fields that consist of figures which are never negative."""
@@ -50,12 +51,15 @@ def _faults(plan: PlanData) -> Iterator[str]:
 
 def _text_faults(plan: PlanData) -> Iterator[str]:
     """Yield names that are not valid in code and file names, where they will be used."""
-    if not plan.model.isidentifier():
+    if not is_identifier(plan.model):
         yield f"the model is called {plan.model!r}, which is not a class name"
     for choice in plan.choices:
         for variant in choice.sharding.variants:
-            if variant and not (variant.isascii() and variant.isidentifier()):
-                yield f"{choice.node} is computed by {variant!r}, which is not a name"
+            if variant and (not is_identifier(variant) or variant in WORDS):
+                yield (
+                    f"{choice.node} is computed by {variant!r}, which is not a name of a local "
+                    "implementation"
+                )
 
 
 def _name_faults(plan: PlanData) -> Iterator[str]:
@@ -86,6 +90,9 @@ def _figure_faults(plan: PlanData) -> Iterator[str]:
     for number, share in enumerate(plan.shares):
         if max(share.flops, share.stored, share.used) > 1 + ROUNDING:
             yield f"shares.{number} is more than the whole: {share}"
+    parts = plan.estimate.parts
+    if plan.prefetch and not (parts and parts.prefetched):
+        yield "prefetch is true, but no gather in estimate.parts.prefetched starts ahead"
     bounds = plan.bound_s, plan.bound_nbytes or 0.0
     if not all(map(math.isfinite, bounds)):  # a weak bound may be negative
         yield f"the bound is {bounds[0]} s, within {bounds[1]} bytes"

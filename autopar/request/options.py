@@ -23,6 +23,9 @@ from autopar.utils.messages import argument, of_python, quoted
 Constraints = Given | tuple[Constraint, ...] | str | Path
 Loss = Callable[..., Any]
 Value = TypeVar("Value")
+GATHERS = "gathers"
+RECOMPUTATIONS = ("none", GATHERS, *MODES[1:])
+"""What the backward may compute again: modes of blocks, or all-gathers of activations alone."""
 ONE_STAGE, WHOLE_BATCHES, USUAL = Pipeline(1), Batches(), Planning()
 PRECISIONS = "float32", "bfloat16", "float16"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -86,7 +89,8 @@ class Options:
     memory_limit: float | None = None
     preset: str | None = None
     constraints: Constraints | None = None
-    recompute: Recompute | None = None
+    recompute: str | None = None
+    """One of `RECOMPUTATIONS`; None: as the memory limit requires."""
     pipeline: Pipeline = ONE_STAGE
     batches: Batches = WHOLE_BATCHES
     planning: Planning = USUAL
@@ -107,10 +111,11 @@ class Options:
         planning: Planning | None = None,
     ) -> Options:
         """Parse a user's arguments.  Raise `InputError` if one is invalid."""
-        if recompute is not None and recompute not in MODES:
+        if recompute not in (None, *RECOMPUTATIONS):
             raise InputError(
-                f"{argument('recompute', recompute)} is unknown: pass {', '.join(map(quoted, MODES))}, "
-                f"or leave {argument('recompute')} out to let the memory limit decide."
+                f"{argument('recompute', recompute)} is unknown: pass "
+                f"{', '.join(map(quoted, RECOMPUTATIONS))}, or leave {argument('recompute')} out to let "
+                "the memory limit decide."
             )
         return cls(
             loss,
@@ -125,6 +130,18 @@ class Options:
             value_of(Batches, "batches", batches),
             value_of(Planning, "planning", planning),
         )._checked()
+
+    @property
+    def block_mode(self) -> Recompute | None:
+        """The mode of every block; None: as the memory limit requires."""
+        return next((mode for mode in MODES if mode == self.recompute), None) or (
+            "none" if self.regathers else None
+        )
+
+    @property
+    def regathers(self) -> bool:
+        """Whether the backward repeats all-gathers of activations."""
+        return self.recompute == GATHERS
 
     def _checked(self) -> Options:
         """Return itself; raise `InputError` for options that pipelines do not support."""

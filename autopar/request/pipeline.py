@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from autopar.errors import InputError
+from autopar.request.layers import Layers
 from autopar.utils.messages import argument, quoted
 
 Shape = int | Sequence[int]
@@ -25,6 +26,9 @@ class Pipeline:
       (`autopar.pipeline.schedules`).
     - `microbatches`: the number of equal parts of a batch.
     - `cuts`: the first operators of the stages after the first.
+    - `layers`: the number of the model's layers in each stage, or a `Layers`, in place of `cuts`.
+    - `virtual`: the number of stages on each worker, for schedules that allow any, such as
+      ``"interleaved"``.
     - `asynchronous`: permits schedules that update weights while microbatches are in flight, so that
       gradients are of older weights.
     """
@@ -34,6 +38,8 @@ class Pipeline:
     microbatches: int | None = None
     cuts: tuple[str, ...] = ()
     asynchronous: bool = False
+    layers: Layers | Sequence[int] | None = None
+    virtual: int | None = None
 
     def __post_init__(self) -> None:
         if not _is_stages(self.stages):
@@ -41,21 +47,38 @@ class Pipeline:
                 f"{argument('stages', self.stages)}: pass a number ({argument('stages', 2)}), "
                 f"the mesh of each ({argument('stages', [1, (1, 3)])}), or {quoted('auto')}."
             )
-        if self.microbatches is not None and not _is_count(self.microbatches):
-            raise InputError(
-                f"{argument('microbatches', self.microbatches)}: pass a whole number, at least 1."
-            )
+        for name in ("microbatches", "virtual"):
+            count = getattr(self, name)
+            if count is not None and not _is_count(count):
+                raise InputError(f"{argument(name, count)}: pass a whole number, at least 1.")
         if isinstance(self.cuts, str):
             raise InputError(
                 f"{argument('cuts', self.cuts)}: pass a list of operators' names, as [{self.cuts!r}]."
             )
         object.__setattr__(self, "cuts", tuple(self.cuts))
+        self._check_layers()
         self._check_one_stage()
+
+    def _check_layers(self) -> None:
+        for name in ("layers", "virtual"):
+            if self.stages == "auto" and (value := getattr(self, name)) is not None:
+                raise InputError(
+                    f"{argument(name, value)} is for stages of a given number: pass "
+                    f"{argument('stages', 2)} too."
+                )
+        if self.layers is None:
+            return
+        if self.cuts:
+            raise InputError(
+                f"{argument('cuts', list(self.cuts))} and {argument('layers', self.layers)} both divide "
+                "the model into stages: pass one of them."
+            )
+        object.__setattr__(self, "layers", Layers.of(self.layers))
 
     def _check_one_stage(self) -> None:
         if self.stages != 1:
             return
-        for name in ("schedule", "microbatches", "cuts", "asynchronous"):
+        for name in ("schedule", "microbatches", "cuts", "asynchronous", "layers", "virtual"):
             if value := getattr(self, name):
                 raise InputError(
                     f"{argument(name, value)} is for pipelines: pass {argument('stages')} too. "

@@ -2,7 +2,8 @@
 
 Gradients are laid out ``[n_k, ..., n_1, m]``, so that undoing a gathering hop is one reduce-scatter
 of the leading dim.  A hop that only sums is an all-reduce in place.  Both leave their result in the
-bucket's buffer, and gradients stay there: sums of later backwards are added without extra memory.
+bucket's buffer.  A result that is the whole buffer stays there: sums of later backwards are added
+without extra memory.  One that is a part of it is copied out, and the buffer is freed (ZeRO-2).
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from autopar.plans.hops import Hop
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.named import label, named
 from autopar.runtime.padded_layout import enter, leave
-from autopar.runtime.shard_layout import Hop
 from autopar.runtime.sharded_parameter import ShardedParameter
 
 
@@ -36,6 +37,8 @@ class Bucket:
     unused: set[int] = field(default_factory=set)
     _buffer: torch.Tensor | None = None
     _places: Sequence[torch.Tensor] = ()
+    _results: Sequence[torch.Tensor | None] = ()
+    """This rank's parts of the sums, by slot number, from `drain` to `finish`; None of unused ones."""
 
     def __post_init__(self) -> None:
         self.hops: tuple[Hop, ...] = self.slots[0].hops
@@ -44,12 +47,15 @@ class Bucket:
         self._leading = self.slots[0].pieces.leading
         self._own = tuple(self.axes[hop.axis].rank for hop in reversed(self.hops) if hop.gathers)
         self._adds = all(hop.gathers or self.axes[hop.axis].rank == 0 for hop in self.hops)
+        self.scatters = any(hop.gathers for hop in self.hops)
+        """Whether this rank keeps a part of what the bucket reduces."""
         self.reset()
 
     def reset(self) -> None:
         """Mark all gradients as not arrived."""
         self.waiting = set(range(len(self.slots)))
         self.unused = set()
+        self._results = ()
 
     def put(self, number: int) -> None:
         """Copy a leaf's gradient into the buffer; write zeros if the parameter was not used.
@@ -93,11 +99,13 @@ class Bucket:
         """Discard the gradients of a failed backward; first wait for the collective it started."""
         if is_launched and self._work is not None:
             self._work.wait()
-        self._buffer, self._places = None, ()
+        self._free()
         self.reset()
 
-    def finish(self) -> None:
-        """Wait, undo the remaining hops, and set every slot's gradient."""
+    def drain(self) -> None:
+        """Wait, and undo the remaining hops.  If the results are parts of the buffer, free the rest."""
+        if self._results:
+            return
         while True:
             if self._work is not None:
                 self._work.wait()
@@ -110,12 +118,39 @@ class Bucket:
             part.view(entry.shape)
             for entry, part in zip(self._entries, total.split(self._sizes), strict=True)
         ]
-        for number, mine in enumerate(leave(self._entries, parts, self.axes)):
-            slot = self.slots[number]
-            if number not in self.unused:
+        found = leave(self._entries, parts, self.axes)
+        self._results = [
+            None if number in self.unused else self._kept(slot, part)
+            for number, (slot, part) in enumerate(zip(self.slots, found, strict=True))
+        ]
+        del self._current
+        if self.scatters:
+            self._free()
+
+    def finish(self) -> None:
+        """Set every slot's gradient to its result."""
+        self.drain()
+        for slot, mine in zip(self.slots, self._results, strict=True):
+            if mine is not None:
                 (slot.replace if slot.rests_in_step else slot.settle)(mine)
         self.reset()
-        del self._current
+
+    def _kept(self, slot: ShardedParameter, part: torch.Tensor) -> torch.Tensor:
+        """Return a result outside a buffer that will be freed.
+
+        It takes the place of the sum of earlier backwards, which it includes, so that steps which keep
+        their gradients allocate nothing.
+        """
+        assert self._buffer is not None
+        if not self.scatters or _torch.storage_of(part) != _torch.storage_of(self._buffer):
+            return part
+        before = slot.included() if slot.rests_in_step else None
+        if before is None or before.dtype != part.dtype or not before.is_contiguous():
+            return part.clone()
+        return before.data.copy_(part)  # `.data` has its own version counter
+
+    def _free(self) -> None:
+        self._buffer, self._places = None, ()
 
     def _advance(self) -> None:
         hop = self._left.pop(0)

@@ -6,13 +6,13 @@ rank issues collectives in the same order, whatever the order of its autograd ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from weakref import ref
 
 import torch
 
 from autopar.errors import InputError
-from autopar.plans.buckets import buckets
+from autopar.plans.buckets import grouped, in_backward
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
@@ -41,11 +41,7 @@ class Reducer:
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
         self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
-        backward = {id(slot): place for place, slot in enumerate(reversed(travelling))}
-        groups = sorted(
-            in_buckets(reversed(travelling), shares),
-            key=lambda group: backward[id(group[-1])],
-        )
+        groups = in_backward(travelling, in_buckets(reversed(travelling), shares))
         self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
         self._where = {
             id(slot): (bucket, number)
@@ -181,7 +177,14 @@ class Reducer:
             self._settle_alone(slot)
 
     def _launch_full(self) -> None:
+        """Start the buckets whose turn it is.
+
+        The one before has had the time that this one took to fill.  It is drained first if that frees
+        memory: at most two scattered buckets have a buffer at a time.
+        """
         while self._launched < len(self.buckets) and not self.buckets[self._launched].waiting:
+            if self._launched and self.buckets[self._launched - 1].scatters:
+                self.buckets[self._launched - 1].drain()
             self.buckets[self._launched].launch()
             self._launched += 1
 
@@ -202,7 +205,7 @@ class Reducer:
         for bucket in self.buckets[self._launched :]:
             for number in sorted(bucket.waiting):
                 bucket.put(number)
-        self._launch_full()
+            self._launch_full()
         for bucket in self.buckets:
             bucket.finish()
         for slot in self._alone:
@@ -231,15 +234,12 @@ def in_buckets(
     slots: Iterable[ShardedParameter], shares: int = 1
 ) -> Iterator[list[ShardedParameter]]:
     """Group slots of equal hops and dtypes, in order, into buckets of at most the bucket size."""
-    groups: dict[object, list[ShardedParameter]] = {}
-    for slot in slots:
+
+    def key(slot: ShardedParameter) -> Hashable:
         over = None if slot.entry.exchange is None else slot.entry.exchange.axis
-        key = (slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over)
-        groups.setdefault(key, []).append(slot)
-    for group in groups.values():
-        sizes = [slot.leaf.numel() * slot.leaf.element_size() for slot in group]
-        for places in buckets(sizes, shares=shares):
-            yield [group[place] for place in places]
+        return slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over
+
+    return grouped(slots, key, lambda slot: slot.leaf.numel() * slot.leaf.element_size(), shares)
 
 
 __all__ = ["Reducer", "in_buckets"]

@@ -1,4 +1,4 @@
-"""The hops of a parameter from rest to leaf, and the layout of each rank's elements in the leaf."""
+"""The layout of each rank's elements of a parameter in its leaf."""
 
 from __future__ import annotations
 
@@ -10,32 +10,6 @@ import torch
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.plans.decisions import ParameterPlan
-
-
-@dataclass(frozen=True)
-class Hop:
-    """One conversion from rest towards the leaf, on one mesh axis.
-
-    `gathers`: forward gathers shards, backward scatters gradients.  `reduces`: backward sums over the
-    axis.  ZeRO's S -> R does both, data parallelism's I -> R only reduces, S -> I only gathers.
-    """
-
-    axis: str
-    ranks: int
-    gathers: bool
-    reduces: bool
-
-
-def hops(plan: ParameterPlan, mesh: Mesh) -> tuple[Hop, ...]:
-    """Return the parameter's hops, in order from rest to leaf; axes of size 1 need none."""
-    found = []
-    for step in plan.steps:
-        ranks = mesh.sizes[step.axis]
-        gathers = isinstance(step.source[step.axis], S)
-        reduces = str(step.target[step.axis]) == "R"
-        if ranks > 1 and (gathers or reduces):
-            found.append(Hop(mesh.names[step.axis], ranks, gathers, reduces))
-    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
+from autopar.plans.hops import Hop
 from autopar.runtime import _torch
 from autopar.runtime.padded_layout import PaddedLayout
-from autopar.runtime.shard_layout import Hop, ShardLayout
+from autopar.runtime.shard_layout import ShardLayout
 from autopar.runtime.updates import update_locally
 
 
@@ -173,6 +174,10 @@ class ShardedParameter:
     def synchronised(self) -> torch.Tensor | None:
         """Return the local part of the gradient that is already summed over all replicas, if any."""
         return self.base if self.pending else self._local(self.parameter.grad)
+
+    def included(self) -> torch.Tensor | None:
+        """Return the local part of the sum of earlier backwards, as the running backward found it."""
+        return self.base if self.pending else self._local(self.saved)
 
     def _local(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """Return this rank's part of a gradient set elsewhere; redistribute it if its layout differs."""

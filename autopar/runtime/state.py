@@ -15,10 +15,11 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.pads import padded_shape
 from autopar.ir.placement import I, Sharding
 from autopar.plans.decisions import ParameterPlan
+from autopar.plans.hops import hops
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
 from autopar.runtime.padded_layout import PaddedLayout
-from autopar.runtime.shard_layout import ShardLayout, hops
+from autopar.runtime.shard_layout import ShardLayout
 from autopar.runtime.sharded_parameter import ShardedParameter
 from autopar.runtime.shards import held, placements
 from autopar.runtime.weights.target import Target

@@ -191,7 +191,9 @@ class Watcher:
             if not peer.is_near or rank in self.left:
                 continue
             state = peer.state()
-            if self._lasts(("gone", rank), passed, state in ENDED, GONE_S) and not self._talking:
+            # A child that outlives the store's host holds its sockets: requests are not answered.
+            may_have_reason = self._talking and not (rank == 0 and self.launch.dies_with_first_rank)
+            if self._lasts(("gone", rank), passed, state in ENDED, GONE_S) and not may_have_reason:
                 return failure(rank, f"{peer} {ENDED_SILENTLY}")
             stopped = state == STOPPED and self._limit_s > 0
             if self._lasts(("stopped", rank), passed, stopped, self._limit_s):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.errors import MeshError, RankFailedError
 from autopar.ir.mesh import DEFAULT_NAMES, Mesh
@@ -22,13 +22,33 @@ def device_mesh(mesh: Mesh | DeviceMesh) -> DeviceMesh:
         _refuse_part(mesh)
         return _named(mesh)
     join(mesh.world_size)
-    return init_device_mesh(device_type(), mesh.sizes, mesh_dim_names=mesh.names)
+    return _mesh_of(device_type(), range(mesh.world_size), mesh.sizes, mesh.names)
 
 
 def worker_mesh(ranks: Sequence[int], mesh: Mesh) -> DeviceMesh:
     """Return the device mesh of some of the processes; all processes have to call it."""
-    grid = torch.tensor(ranks).reshape(mesh.sizes)
-    return DeviceMesh(device_type(), grid, mesh_dim_names=mesh.names)
+    return _mesh_of(device_type(), ranks, mesh.sizes, mesh.names)
+
+
+_Key = tuple[str, tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+_MADE: dict[_Key, tuple[weakref.ref[dist.ProcessGroup], DeviceMesh]] = {}
+"""Each mesh with the default group of its time.  Models on one mesh share its groups: each group has
+threads and connections for as long as the default group lives."""
+
+
+def _mesh_of(
+    device: str, ranks: Iterable[int], sizes: tuple[int, ...], names: tuple[str, ...]
+) -> DeviceMesh:
+    """Return the only device mesh of these ranks with these axes."""
+    key = device, tuple(ranks), sizes, names
+    world = dist.distributed_c10d.GroupMember.WORLD
+    assert world is not None
+    found = _MADE.get(key)
+    if found is None or found[0]() is not world:
+        grid = torch.tensor(key[1]).reshape(sizes)
+        found = weakref.ref(world), DeviceMesh(device, grid, mesh_dim_names=names)
+        _MADE[key] = found
+    return found[1]
 
 
 def device_type() -> str:
@@ -132,6 +152,5 @@ def _refuse_part(mesh: DeviceMesh) -> None:
 def _named(mesh: DeviceMesh) -> DeviceMesh:
     if mesh.mesh_dim_names is not None:
         return mesh
-    return init_device_mesh(
-        mesh.device_type, tuple(mesh.shape), mesh_dim_names=DEFAULT_NAMES[: mesh.ndim]
-    )
+    ranks = map(int, mesh.mesh.flatten())
+    return _mesh_of(mesh.device_type, ranks, tuple(mesh.shape), DEFAULT_NAMES[: mesh.ndim])

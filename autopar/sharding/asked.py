@@ -38,6 +38,7 @@ def settings_of(plan: Plan, times: Times | None = None) -> Settings:
         precision=plan.precision,
         batch=asked.batch,
         storage=storage_of(plan if asked.kept else None),
+        regathers=asked.regathers,
         first=not asked.kept,
         times=times,
     )

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import version
 
 from autopar.cost.estimate import estimate
-from autopar.cost.parameters import Storage, gather_steps, gradient_shares
+from autopar.cost.parameters import gather_steps, gradient_shares
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
 from autopar.cost.shares import shares
@@ -48,12 +48,12 @@ class LaidOut:
     conversions: tuple[Conversion, ...]
 
 
-def lay_out(graph: Graph, decisions: Decisions, routes: Routes) -> LaidOut:
+def lay_out(graph: Graph, decisions: Decisions, routes: Routes, regathers: bool = False) -> LaidOut:
     """Return the sharding of every node, and the conversions of every parameter and tensor."""
     return LaidOut(
         tuple(Choice(node.name, _sharding(graph, decisions, node.name)) for node in graph.nodes),
         tuple(_parameters(graph, decisions, routes)),
-        tuple(_conversions(graph, decisions, routes)),
+        tuple(_conversions(graph, decisions, routes, regathers)),
     )
 
 
@@ -70,12 +70,14 @@ def assemble(
     in_flight: int = 1,
     memory_limit: float | None = None,
     prefetch: bool | None = None,
+    regathers: bool = False,
 ) -> Plan:
     """Return the plan of these decisions with its estimated step, without a solver's bound.
 
     If `prefetch` is None, weights are prefetched where that shortens the step, within the limit.
+    `regathers`: the backward repeats all-gathers of activations that it needs.
     """
-    laid = lay_out(graph, decisions, routes)
+    laid = lay_out(graph, decisions, routes, regathers)
     choices, parameters, wanted = laid.choices, laid.parameters, laid.conversions
     shardings = {choice.node: choice.sharding for choice in choices}
     saved = of_rank(saved, graph, shardings, wanted, prices.mesh)
@@ -93,6 +95,7 @@ def assemble(
     if prefetch is None:
         can_start_early = prices.microbatches == 1 and _gathers_weights(graph, conversions)
         prefetch = can_start_early and _is_worth_it(estimated, memory_limit)
+    prefetch = prefetch and _gathers_ahead(estimated(True))
     plan = Plan(
         model=graph.name,
         graph_digest=graph.digest,
@@ -111,6 +114,11 @@ def assemble(
         times=timing_of(prices.times),
         versions=versions(),
         precision=precision,
+        inputs=tuple(
+            (leaf.target, leaf.outputs[0].shape)
+            for leaf in graph.leaves("input")
+            if leaf.outputs[0].shape
+        ),
         padding=tuple(_padding(graph, choices, parameters, conversions, prices.mesh)),
         recompute=tuple(
             BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"
@@ -125,6 +133,10 @@ def _gathers_weights(graph: Graph, conversions: tuple[Conversion, ...]) -> bool:
     return any(
         c.tensor in weights and is_gather(c.source[c.axis], c.target[c.axis]) for c in conversions
     )
+
+
+def _gathers_ahead(early: Estimate) -> bool:
+    return early.parts is not None and bool(early.parts.prefetched)
 
 
 def _is_worth_it(estimated: Callable[[bool], Estimate], memory_limit: float | None) -> bool:
@@ -188,7 +200,9 @@ def _parameters(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[
         )
 
 
-def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator[Conversion]:
+def _conversions(
+    graph: Graph, decisions: Decisions, routes: Routes, regathers: bool
+) -> Iterator[Conversion]:
     together = companions(graph)
     for node in graph.nodes:
         made = _sharding(graph, decisions, node.name).outputs
@@ -196,15 +210,12 @@ def _conversions(graph: Graph, decisions: Decisions, routes: Routes) -> Iterator
         for tensor, form in zip(node.outputs, made, strict=True):
             wanted = _wanted(graph, decisions, tensor, form)
             for step in conversion_tree(tensor, form, wanted, routes, together.get(tensor.name, 0)):
-                again = _regathers(storage, step)
+                again = is_gather(step.source[step.axis], step.target[step.axis]) and (
+                    regathers if storage is None else storage.regather
+                )
                 yield Conversion(
                     tensor.name, step.axis, step.source, step.target, again, step.forward, step.backward
                 )  # fmt: skip
-
-
-def _regathers(storage: Storage | None, step: Step) -> bool:
-    gathers = is_gather(step.source[step.axis], step.target[step.axis])
-    return storage is not None and storage.regather and gathers
 
 
 def _wanted(

@@ -74,6 +74,8 @@ class Settings:
     """Versions of the weights that are kept at the same time."""
     recompute: Recompute | None = None
     """Recomputation mode of every block; None: none, or what the memory limit requires."""
+    regathers: bool = False
+    """Whether the backward repeats all-gathers of activations, instead of keeping their results."""
     first: bool = True
     """Whether a constraint that matches nothing in this graph is an error."""
     times: Times | None = None
@@ -90,6 +92,7 @@ class Settings:
             states=self.states,
             batch=self.batch,
             kept=not self.first,
+            regathers=self.regathers,
         )
 
 
@@ -193,6 +196,7 @@ class ShardingProblem:
             in_flight=self.settings.in_flight,
             memory_limit=self.settings.memory_limit,
             prefetch=prefetch,
+            regathers=self.settings.regathers,
         )
 
     def answer(self, decisions: Decisions) -> Assignment:
@@ -229,7 +233,7 @@ def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
     return Prices(
         mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
-        settings.times, is_fused(settings.optimizer),
+        settings.times, is_fused(settings.optimizer), settings.regathers,
     )  # fmt: skip
 
 

@@ -31,12 +31,15 @@ def identifier(text: str) -> str:
     return name
 
 
-def is_attribute(name: str) -> bool:
-    """Whether ``self.name`` is valid, is not changed by normalisation, and is not in `MEMBERS`."""
+def is_identifier(name: str) -> bool:
+    """Whether Python reads the name as an identifier, and not as another one or as a keyword."""
     return (
         name.isidentifier()
         and unicodedata.normalize("NFKC", name) == name
         and not keyword.iskeyword(name)
-        and name not in MEMBERS
-        and not name.startswith("_")
     )
+
+
+def is_attribute(name: str) -> bool:
+    """Whether ``self.name`` is valid, and is not in `MEMBERS`."""
+    return is_identifier(name) and name not in MEMBERS and not name.startswith("_")

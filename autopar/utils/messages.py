@@ -17,7 +17,8 @@ PIPELINE = "pipeline"
 """Name of the argument that also accepts the stages alone."""
 FIELDS = {
     "schedule": "Pipeline", "microbatches": "Pipeline", "cuts": "Pipeline",
-    "asynchronous": "Pipeline", "local": "Batches", "outputs": "Batches", "replan": "Batches",
+    "asynchronous": "Pipeline", "layers": "Pipeline", "virtual": "Pipeline",
+    "local": "Batches", "outputs": "Batches", "replan": "Batches",
     "database": "Planning", "allow_undivided": "Planning", "source": "Planning", "init": "Weights",
 }  # fmt: skip
 """Class in `autopar.request` that holds an option, by the option's name."""

@@ -74,6 +74,15 @@ FLAGS = {
         "model", "--mesh", "--hardware", "--memory", "--optimizer", "--precision", "--database",
         "--sequence",
     },
+    "price": {
+        "model", "--config", "--tp", "--pp", "--dp", "--cp", "--ep", "--devices", "--vp",
+        "--layers", "--microbatch", "--batch", "--schedule", "--zero", "--replicas",
+        "--sequence-parallel", "--recompute", "--precision", "--optimizer", "--hardware",
+        "--database", "--only", "-o", "--output", "--sequence",
+    },
+    "export": {
+        "plan", "--to", "-o", "--output", "--host",
+    },
     "calibrate": {"--output", "-o", "--quick", "--group", "--hardware"},
 }  # fmt: skip
 LLAMA = {

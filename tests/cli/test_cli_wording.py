@@ -51,7 +51,7 @@ PRINTED = {
         (("--stages", "2", "--cut", "a", "--cut", "b"), "or --schedule interleaved for several stages"),
         (("--stages", "2", "--asynchronous"), "--asynchronous permits schedules whose updates"),
         (("--precision", "float8"), "--precision float8 is unknown: pass float32, bfloat16, float16."),
-        (("--recompute", "some"), "--recompute some is unknown: pass none, selective, full, or leave"),
+        (("--recompute", "some"), "--recompute some is unknown: pass none, gathers, selective, full"),
         (("--optimizer", "LBFGS"), "--optimizer LBFGS cannot be run"),
     ],
 )  # fmt: skip

@@ -46,6 +46,17 @@ def growth_of_steps(preset: str, steps: int) -> list[tuple[int, int, int]]:
     return found
 
 
+def groups_of_calls(shape: tuple[int, ...], stages: int, calls: int) -> list[int]:
+    """Process groups there are after each call of `parallelize`."""
+    found = []
+    for _ in range(calls):
+        model, batch, loss = models.mlp()
+        pipeline = autopar.Pipeline(stages, "gpipe", 2) if stages > 1 else 1
+        autopar.parallelize(model, shape, batch, loss=loss, pipeline=pipeline)
+        found.append(len(dist.distributed_c10d._world.pg_map))
+    return found
+
+
 def kept_of_calls(preset: str, calls: int) -> int:
     """Of modules that were dropped, those that are still there but the last."""
     alive = []

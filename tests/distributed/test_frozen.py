@@ -49,16 +49,14 @@ def test_equals_one_process(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize("name", FROZEN)
 @pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp"])
 def test_the_plan_says_what_frozen_weights_cost(name: str, preset: str) -> None:
-    """Gradients, and their traffic, are those of the parameters that train."""
+    """Gradients, and their traffic, are those of the parameters that train; parts of them are kept."""
     case = parity.reference(name)
     plan = Plan.from_json(parity.preset_work(name, (2,), preset).plan)
     trained = [n for n, p in case.model.named_parameters() if p.requires_grad]
-    nbytes = sum(
-        8
-        * torch.Size(plan.parameter[n].leaf.local_shape(plan.parameter[n].shape, plan.mesh)).numel()
-        for n in trained
-    )
-    assert plan.estimate.gradient_nbytes == nbytes
+    kept = [
+        plan.parameter[n].stored.local_shape(plan.parameter[n].shape, plan.mesh) for n in trained
+    ]
+    assert plan.estimate.gradient_nbytes == sum(8 * torch.Size(shape).numel() for shape in kept)
     for entry in plan.parameters:
         if entry.name not in trained:
             assert not any(str(step.target[step.axis]) == "R" for step in entry.steps), entry

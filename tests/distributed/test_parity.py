@@ -15,7 +15,10 @@ from tests.daily import daily
 from tests.pool import Pool
 
 MESHES = ((2,), (4,), (2, 2))
-PRESETS = (None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron")
+PRESETS = (
+    None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron",
+    "zero2_megatron_sp", "zero2_megatron",
+)  # fmt: skip
 EVERY_DAY = [
     pytest.param(n, marks=pytest.mark.slow) if n in ("bert", "cnn") else n for n in models.ALL
 ]

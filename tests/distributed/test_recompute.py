@@ -7,6 +7,7 @@ import math
 import pytest
 
 from autopar.ir.blocks import Recompute
+from autopar.plans.plan import Plan
 from tests import parity
 from tests.distributed import jobs
 from tests.distributed.test_parity import MESHES, MORE, run
@@ -26,6 +27,22 @@ def test_every_block(pool: Pool, name: str, mode: Recompute) -> None:
     """The solver's plan and two presets in which all blocks do the same."""
     presets = (None, "fsdp", "megatron_sp")
     run(pool, [parity.preset_work(name, (2, 2), preset, mode) for preset in presets])
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
+def test_gathers_of_activations(pool: Pool, name: str) -> None:
+    """Sequence parallelism as Megatron-LM has it: shards are kept, and gathered again."""
+    work, kept = (
+        parity.preset_work(name, (2, 2), "zero2_megatron_sp", "none", regathers)
+        for regathers in (True, False)
+    )
+    plans = [Plan.from_json(each.plan) for each in (work, kept)]
+    weights = {p.name.replace(".", "_") for p in plans[0].parameters}
+    assert any(c.regather and c.tensor not in weights for c in plans[0].conversions)
+    assert plans[0].estimate.activation_nbytes < plans[1].estimate.activation_nbytes
+    assert plans[0].estimate.exposed_s > plans[1].estimate.exposed_s
+    assert plans[0].asked.regathers and not plans[1].asked.regathers
+    run(pool, [work])
 
 
 @pytest.mark.thorough

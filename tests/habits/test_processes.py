@@ -40,6 +40,15 @@ def test_modules_that_are_dropped_go(pool: Pool, preset: str) -> None:
     assert pool.run(2, growth_jobs.kept_of_calls, preset, 4) == [0, 0]
 
 
+@pytest.mark.parametrize(("shape", "stages"), [((2, 2), 1), ((4,), 2)])
+def test_models_on_one_mesh_share_its_groups(
+    pool: Pool, shape: tuple[int, ...], stages: int
+) -> None:
+    """Each group has threads that wake up a hundred times a second."""
+    for found in pool.run(4, growth_jobs.groups_of_calls, shape, stages, 3):
+        assert found[1:] == found[:-1]
+
+
 def test_a_part_of_the_world_is_refused(pool: Pool) -> None:
     for message in pool.run(4, growth_jobs.part_of_the_world):
         assert "The mesh has 2 of the 4 processes of this launch" in message

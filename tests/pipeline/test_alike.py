@@ -16,6 +16,8 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.split import Stages, split
 from autopar.pipeline.build.nameless import nameless, renamed
 from autopar.pipeline.build.stage_compiler import StageCompiler, StageRequest
+from autopar.request import presets
+from autopar.request.constraints import from_user
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.in_flight import InFlightPlanner
 from autopar.sharding.limited import within
@@ -73,6 +75,27 @@ def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
     other = compile_graph(one, MESH, HARDWARE, SETTINGS, saved(one)).plan
     assert other != alone
     assert renamed(other, one, two) == alone
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_stages_under_a_preset_are_planned_together(name: str) -> None:
+    """Its patterns match the same places of both; a constraint of the user's names one of them."""
+    _, one, two, last = stages(name).graphs
+    forced = presets.load("megatron_sp", MESH)
+    settings = replace(SETTINGS, preset="megatron_sp", constraints=forced)
+    requests = [StageRequest(part, MESH, settings) for part in (one, two, last)]
+    assert requests[0].kind == requests[1].kind != requests[2].kind
+    compiler = StageCompiler(HARDWARE, saved(whole(name)))
+    plans = [compiler.compiled(each)[0] for each in requests[:2]]
+    alone = StageCompiler(HARDWARE, saved(whole(name))).compiled(requests[1])[0]
+    assert plans[1] == alone and len(compiler._known) == 1
+    mine = from_user({f"stored:{two.leaves('parameter')[0].target}": {"x": "I"}}, MESH)
+    named = replace(settings, constraints=(*forced, *mine))
+    asked = [StageRequest(part, MESH, named).kind for part in (one, two)]
+    assert asked[0] != asked[1]
+    fewer = replace(settings, constraints=(replace(forced[0], pattern="*.3.*"), *forced[1:]))
+    asked = [StageRequest(part, MESH, fewer).kind for part in (one, two)]
+    assert asked[0] != asked[1], "a pattern that matches a layer of one of them"
 
 
 @pytest.mark.thorough

@@ -7,20 +7,20 @@ backward; that is what a fused kernel does.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from autopar.memory.of_rank import of_rank
-from autopar.memory.saved_tensors import SavedTensors
 from autopar.sharding.sharding_problem import Compilation
 from tests.daily import daily
-from tests.published.models import kept, small
+from tests.published.models import small
 
 S, B = 2048, 1
 SIZES = [(6144, 64), (12288, 96)]
 """Hidden size and heads of the paper's models of 22 and 175 billion parameters."""
 T = 8
+
+
+SEQUENCE = {"preset": "megatron_sp", "recompute": "gathers"}
+"""The paper keeps shards, and gathers them again in the backward (section 4.2.2)."""
 
 
 def per_layer(attention: str, hidden: int, heads: int, ranks: int, **options: str) -> float:
@@ -31,20 +31,8 @@ def per_layer(attention: str, hidden: int, heads: int, ranks: int, **options: st
 
 
 def kept_nbytes(made: Compilation) -> float:
-    """As the plan says; with sequence parallelism activations are gathered again in the backward.
-
-    The paper does so (section 4.2.2); our presets keep what they gathered, until a limit binds.
-    """
-    plan, graph = made.plan, made.graph
-    if plan.preset != "megatron_sp":
-        return plan.estimate.activation_nbytes
-    assert not plan.recompute
-    again = tuple(
-        replace(c, regather=c.source.is_split and not c.target.is_split) for c in plan.conversions
-    )
-    shardings = {choice.node: choice.sharding for choice in plan.choices}
-    saved = of_rank(kept(graph), graph, shardings, again, plan.mesh)
-    return SavedTensors(graph, shardings, again, plan.mesh, saved).nbytes()
+    """As the plan says."""
+    return made.plan.estimate.activation_nbytes
 
 
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
@@ -60,7 +48,7 @@ def test_tensor_parallel(h: int, a: int) -> None:
 
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_and_sequence_parallel(h: int, a: int) -> None:
-    found = per_layer("eager", h, a, T, preset="megatron_sp")
+    found = per_layer("eager", h, a, T, **SEQUENCE)
     assert found == pytest.approx((34 + 5 * a * S / h) / T, rel=1e-3)
 
 
@@ -71,7 +59,7 @@ def test_tensor_parallel_and_selective(h: int, a: int) -> None:
 
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_and_sequence_parallel_and_selective(h: int, a: int) -> None:
-    assert per_layer("sdpa", h, a, T, preset="megatron_sp") == pytest.approx(34 / T, rel=2e-3)
+    assert per_layer("sdpa", h, a, T, **SEQUENCE) == pytest.approx(34 / T, rel=2e-3)
 
 
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))

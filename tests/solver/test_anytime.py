@@ -85,7 +85,7 @@ def enumerating(most: int) -> Iterator[None]:
 
 def solved(problem: TimedProblem, seed: int = 0) -> Solution | None:
     try:
-        return solve_anytime(problem, 60.0, seed, rounds=1000)
+        return solve_anytime(problem, 600.0, seed, rounds=1000)
     except InfeasibleError:
         return None
 

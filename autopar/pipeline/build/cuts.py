@@ -1,4 +1,4 @@
-"""Finds the places where a graph can be cut, and cuts it into stages of equal work."""
+"""Finds where a graph can be cut, and cuts it into stages of equal work, or of given layers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from autopar.errors import InputError
+from autopar.ir.blocks import block_of, blocks
 from autopar.ir.graph import Graph
 from autopar.ir.split import computing, crossing_nbytes, shared
+from autopar.request.layers import Layers
 from autopar.rules.work import flops
 
 Places = list[tuple[str, int]]
@@ -59,6 +61,34 @@ def balanced(graph: Graph, shares: Sequence[float]) -> tuple[str, ...]:
     """
     places = places_for(graph, len(shares))
     return divided(graph, places, shares, {n.name: flops(n, graph) for n in computing(graph)})
+
+
+def between_layers(graph: Graph, layers: Layers, stages: int) -> tuple[str, ...]:
+    """Return cuts between layers, into stages with the given numbers of them.
+
+    Layers are the blocks of the model (`autopar.ir.blocks`), or, if it has none, its numbered modules.
+    Raises `InputError` if they cannot be divided so.
+    """
+    starts = _layer_starts(graph)
+    counts = layers.counts(stages, len(starts) - 1)
+    return tuple(starts[before] for before in accumulate(counts[:-1]))
+
+
+def _layer_starts(graph: Graph) -> list[str]:
+    """Return the first operator of each layer, and the first after the last layer ("" for none)."""
+    prefixes = {block.path.rpartition(".")[0] for block in blocks(graph)}
+    everywhere, after = shared(graph), ""
+    starts: dict[tuple[str, int], str] = {}
+    for node in computing(graph):
+        if node.name in everywhere:
+            continue
+        where = block_of(node.origin)
+        if where is not None and where[0] in (prefixes or {where[0]}):
+            starts.setdefault(where, node.name)
+            after = ""
+        else:
+            after = after or node.name
+    return [*starts.values(), after]
 
 
 def divided(

@@ -37,11 +37,12 @@ def compile_forced(
 ) -> Staged:
     """Return a pipeline with its predicted step; `graph` is the graph of one microbatch.
 
-    The cuts are those in `wanted`, or the best that are found.  Raises `InfeasibleError` if the stages
-    of these cuts, or those of equal FLOPs, do not fit.
+    The cuts are those in `wanted`, or those between its layers, or the best that are found.  Raises
+    `InfeasibleError` if the stages of these cuts, or those of equal FLOPs, do not fit.
     """
     search = _Search(graph, mesh, hardware, settings, wanted)
-    return search.made(wanted.cuts) if wanted.cuts else search.best()
+    is_given = wanted.cuts or wanted.layers is not None
+    return search.made(wanted.cuts) if is_given else search.best()
 
 
 @dataclass

@@ -12,6 +12,7 @@ from autopar.pipeline.schedules import SCHEDULES, Schedule, build
 from autopar.pipeline.schedules.stream import typical
 from autopar.plans.pipeline_data import WorkerPlan
 from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.request.layers import Layers
 from autopar.request.pipeline import Pipeline, Shape
 from autopar.utils.messages import argument, quoted
 
@@ -21,7 +22,8 @@ class PipelineSpec:
     """The user-specified parts of a pipeline.
 
     `workers` are the meshes that hold stages, in order; `stages` is the total number of stages; `cuts`
-    are the first operators of the stages after the first, or () to balance the stages by work.
+    are the first operators of the stages after the first.  `layers` are in place of cuts; without both,
+    stages are balanced by work.
     """
 
     workers: tuple[WorkerPlan, ...]
@@ -29,6 +31,7 @@ class PipelineSpec:
     schedule: str
     microbatches: int
     cuts: tuple[str, ...] = ()
+    layers: Layers | None = None
 
     @classmethod
     def of(
@@ -42,20 +45,12 @@ class PipelineSpec:
         The requested stages are a number or meshes.  `samples` is the batch size.
         """
         assert asked.stages != "auto"
-        workers, cuts = worker_meshes(mesh, asked.stages), asked.cuts
-        name = asked.schedule or "1f1b"
+        workers, name = worker_meshes(mesh, asked.stages), asked.schedule or "1f1b"
         named = SCHEDULES.named(name)
         _permitted(name, asked.asynchronous)
-        usual = (named.per_worker or 2) * len(workers)
-        count = len(cuts) + 1 if cuts else usual
-        if named.per_worker and not named.asynchronous and count != usual:
-            raise InputError(
-                f"{len(cuts)} cuts make {count} stages; {name} on {len(workers)} workers has {usual}: "
-                f"pass {usual - 1} cuts, or {argument('schedule', 'interleaved')} for several stages "
-                "on each worker."
-            )
-        usually = named.parts(len(workers))
-        made = cls(workers, count, name, asked.microbatches or usually, cuts)
+        count, usually = _stages(asked, name, len(workers)), named.parts(len(workers))
+        layers = None if asked.layers is None else Layers.of(asked.layers)
+        made = cls(workers, count, name, asked.microbatches or usually, asked.cuts, layers)
         return made if asked.microbatches or not samples else made._dividing(samples, usually)
 
     @classmethod
@@ -109,6 +104,33 @@ class PipelineSpec:
                 f"{self.stages}. Pass {workers - 1} cuts."
             )
         return typical(self.schedule, workers, self.microbatches)
+
+
+def _stages(asked: Pipeline, name: str, workers: int) -> int:
+    """Return the total number of stages; raise `InputError` if the schedule has another number."""
+    named = SCHEDULES.named(name)
+    each = named.per_worker or asked.virtual or 2
+    if asked.virtual not in (None, each):
+        raise InputError(
+            f"{argument('virtual', asked.virtual)}: {name} has {each} "
+            f"{'stage' if each == 1 else 'stages'} on each worker. Pass "
+            f"{argument('schedule', 'interleaved')}, or leave {argument('virtual')} out."
+        )
+    usual, layers = each * workers, asked.layers and Layers.of(asked.layers).stages
+    if not asked.cuts and not layers:
+        return usual
+    count, given = len(asked.cuts) + 1, f"{len(asked.cuts)} cuts"
+    remedy = f"pass {usual - 1} cuts"
+    if layers:
+        count, given = len(layers), f"{argument('layers', list(layers))}"
+        remedy = f"pass the layers of {usual} stages"
+    is_free = named.asynchronous or (named.per_worker is None and asked.virtual is None)
+    if not is_free and count != usual:
+        raise InputError(
+            f"{given} make {count} stages; {name} on {workers} workers has {usual}: {remedy}, or "
+            f"{argument('schedule', 'interleaved')} for several stages on each worker."
+        )
+    return count
 
 
 def _permitted(name: str, asynchronous: bool) -> None:

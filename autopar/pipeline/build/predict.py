@@ -52,6 +52,7 @@ def predict_with_peaks(
         ),
         joined=tuple(_joined(plan, stage_costs, hardware)),
         copied=copied(plan, stages, hardware),
+        peaks=simulated.peaks,
     )
     return prediction, simulated.peaks
 

@@ -35,17 +35,30 @@ class StageRequest:
     def kind(self) -> object:
         """A key that is equal for stages that are planned together.
 
-        It includes names if there are constraints or storage, which refer to names.
+        It includes names if there are storage or constraints of the user, which refer to names; a
+        preset's constraints only to what their patterns match.
         """
         settings, storage = self.settings, sorted(self.settings.storage.items(), key=itemgetter(0))
-        named = settings.constraints or storage
+        named = storage or not all(c.optional for c in settings.constraints)
         return (
-            self.part.digest if named else nameless(self.part),
+            self.part.digest if named else (nameless(self.part), self._matched),
             str(self.mesh),
             settings.microbatches,
             settings.versions,
             settings.memory_limit,
             tuple(storage),
+        )
+
+    @property
+    def _matched(self) -> tuple[tuple[int, ...], ...]:
+        """The places of the nodes that each constraint matches, by the name of parameter or operator."""
+        return tuple(
+            tuple(
+                place
+                for place, node in enumerate(self.part.nodes)
+                if constraint.matches(node.target) or constraint.matches(node.path)
+            )
+            for constraint in self.settings.constraints
         )
 
     @property

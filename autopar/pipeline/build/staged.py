@@ -12,7 +12,7 @@ from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.split import Stages, split
-from autopar.pipeline.build.cuts import balanced
+from autopar.pipeline.build.cuts import balanced, between_layers
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.stage_compiler import StageCompiler, StageRequest
 from autopar.pipeline.schedules import Schedule, lower
@@ -48,12 +48,14 @@ def compile_pipeline(
     compiler: StageCompiler | None = None,
     limits: Limits | None = None,
 ) -> Staged:
-    """Compile stages for given workers and schedule, with the given cuts or cuts into equal FLOPs.
+    """Compile stages for given workers and schedule: at the given cuts or layers, or of equal FLOPs.
 
     `graph` is the graph of one microbatch; `limits` is as in `compile_stages`.
     """
     schedule = wanted.build()
     cuts = wanted.cuts or balanced(graph, wanted.shares(schedule))
+    if wanted.layers is not None:
+        cuts = between_layers(graph, wanted.layers, wanted.stages)
     stages = split(graph, cuts)
     return compile_stages(
         graph, stages, cuts, mesh, hardware, settings, wanted.workers, schedule, compiler=compiler,

@@ -16,7 +16,7 @@ from autopar.request.planning import Planning
 from autopar.sharding.sharding_problem import Compilation
 from tests import models
 
-FSDP = "data parallel (FSDP, regathered)"
+FSDP, SEQUENCE = "data parallel (FSDP, regathered)", "_sp"
 EXPECTED = {
     "ddp": ("data parallel", "data parallel"),
     "zero2": ("data parallel (ZeRO)", "data parallel (ZeRO)"),
@@ -25,6 +25,8 @@ EXPECTED = {
     "megatron": ("data parallel", "tensor parallel"),
     "megatron_sp": ("data parallel", "tensor + sequence parallel"),
     "fsdp_megatron": (FSDP, "tensor parallel"),
+    "zero2_megatron": ("data parallel (ZeRO)", "tensor parallel"),
+    "zero2_megatron_sp": ("data parallel (ZeRO)", "tensor + sequence parallel"),
 }
 
 SMALL: dict[str, Any] = {
@@ -37,7 +39,7 @@ SMALL: dict[str, Any] = {
 def under(name: str, preset: str, shape: tuple[int, ...] = (2, 2)) -> Compilation:
     model, inputs, loss = SMALL[name]()
     # Images have no sequence.
-    none = name == "cnn" and preset == "megatron_sp"
+    none = name == "cnn" and preset.endswith(SEQUENCE)
     return compile_model(
         model,
         shape,
@@ -57,8 +59,7 @@ def test_every_preset_is_expected() -> None:
 @pytest.mark.parametrize("name", [pytest.param("llama", marks=pytest.mark.slow), "cnn"])
 def test_presets(name: str, preset: str) -> None:
     made = under(name, preset)
-    no_sequence = name == "cnn" and preset == "megatron_sp"
-    expected = EXPECTED["megatron" if no_sequence else preset]
+    expected = EXPECTED[preset.removesuffix(SEQUENCE) if name == "cnn" else preset]
     assert words(made.plan, made.graph) == expected
 
 

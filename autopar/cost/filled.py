@@ -1,0 +1,87 @@
+"""The gradient buckets of a plan, as the runtime groups them, for the simulation of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+
+from autopar.cost.parameters import frees
+from autopar.cost.prices import Prices
+from autopar.ir.graph import Graph, Tensor
+from autopar.ir.pads import exchanging_axis
+from autopar.memory.filling import GradientBucket
+from autopar.memory.shards import local_nbytes
+from autopar.plans.buckets import grouped, in_backward
+from autopar.plans.decisions import ParameterPlan
+from autopar.plans.hops import hops
+
+
+@dataclass(frozen=True, eq=False)
+class _Gradient:
+    """A gradient that is reduced in a bucket."""
+
+    tensor: Tensor
+    plan: ParameterPlan
+    prices: Prices
+
+    @property
+    def key(self) -> Hashable:
+        """What the gradients of one bucket have in common; the dtype at rest follows from the leaf's."""
+        over = exchanging_axis(self.plan.stored, self.plan.pads, self.prices.mesh)
+        return hops(self.plan, self.prices.mesh), self.tensor.dtype, over
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the leaf."""
+        return local_nbytes(self.tensor, self.plan.leaf, self.prices.mesh)
+
+
+def gradient_buckets(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, shares: int
+) -> tuple[GradientBucket, ...]:
+    """Return at least `shares` buckets in the order of their reductions.
+
+    There are none if no buffer is freed in the backward: then all stay throughout.
+    """
+    if not any(frees(each.stored, each.leaf, prices) for each in parameters):
+        return ()
+    travelling = _travelling(graph, parameters, prices)
+    filled = grouped(reversed(travelling), lambda g: g.key, lambda g: g.nbytes, shares)
+    return tuple(_bucket(each, prices, graph.reached) for each in in_backward(travelling, filled))
+
+
+def _travelling(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices
+) -> list[_Gradient]:
+    """Return the gradients that are reduced in buckets, in the order in which the forward reads them."""
+    planned = {each.name: each for each in parameters}
+    read = ((node.outputs[0], planned[node.target]) for node in graph.parameters_as_read)
+    return [
+        _Gradient(tensor, plan, prices)
+        for tensor, plan in read
+        if tensor.differentiable
+        and (
+            hops(plan, prices.mesh)
+            or exchanging_axis(plan.stored, plan.pads, prices.mesh) is not None
+        )
+    ]
+
+
+def _bucket(
+    gradients: Sequence[_Gradient], prices: Prices, reached: Collection[str]
+) -> GradientBucket:
+    first = gradients[0].plan
+    is_freed = frees(first.stored, first.leaf, prices)
+
+    def at_rest(nbytes: int, gradient: _Gradient) -> int:
+        return int(prices.at_rest(nbytes, gradient.tensor)) if is_freed else 0
+
+    return GradientBucket(
+        frozenset((each.tensor.name, each.plan.leaf) for each in gradients),
+        sum(at_rest(each.nbytes, each) for each in gradients),
+        sum(
+            at_rest(local_nbytes(each.tensor, each.plan.stored, prices.mesh), each)
+            for each in gradients
+            if each.tensor.name in reached
+        ),
+    )
