@@ -132,9 +132,9 @@ def solved(graph: dict[str, Any], cache: str | None = None) -> dict[str, Any]:
         raise SystemExit(f"exit code {process.returncode}")
     plan = json.loads(printed)
     return {
-        "load_ms": plan["load_s"] * 1e3,
-        "bound_ms": plan["bound_s"] * 1e3,
-        "gap": plan["gap"],
+        "load_ms": float(f"{plan['load_s'] * 1e3:.8g}"),
+        "bound_ms": float(f"{plan['bound_s'] * 1e3:.8g}"),
+        "gap": round(plan["gap"], 6),
         "stages": len(plan["stages"]),
         "downsets": plan["downsets"],
         "ranges": plan["ranges"],
