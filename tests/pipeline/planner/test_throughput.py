@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError, PlanError
+from autopar.pipeline.planner import in_flight_plan
 from autopar.pipeline.planner.downsets import groups_of
 from autopar.pipeline.planner.equal import least_equal_load
 from autopar.pipeline.planner.evaluate import Split, max_load
+from autopar.pipeline.planner.in_flight_plan import least_load_in_flight
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
 from autopar.pipeline.planner.read_piper import read_piper
 from autopar.pipeline.planner.throughput import least_load
@@ -118,6 +120,38 @@ def test_least_load_is_brute_forces(seed: int) -> None:
         range(len(workload.layers))
     )
     assert from_json(to_json(workload)) == workload
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_bounds_hold_near_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with too many downsets: only those near some orders are searched."""
+    monkeypatch.setattr(in_flight_plan, "MOST", 1)
+    monkeypatch.setattr(in_flight_plan, "MOST_NEAR", 5)
+    workload = random_workload(seed)
+    workload = replace(
+        workload, layers=tuple(replace(l, options=l.options[:2]) for l in workload.layers)
+    )
+    least = min((max_load(workload, splits) for splits in every_split(workload)), default=math.inf)
+    try:
+        plan = least_load_in_flight(workload)
+    except InfeasibleError as error:
+        assert "not known" in str(error)
+        return
+    assert plan.downsets is None and plan.bound_s <= least * (1 + 1e-9)
+    assert least <= plan.load_s * (1 + 1e-9)
+
+
+def test_many_layers_side_by_side_that_keep_bytes() -> None:
+    """Two to the 30 downsets: a plan and a bound."""
+    layers = tuple(
+        Layer(str(at), (Option(forward_s=1.0 + at % 4, kept_nbytes=1.0),)) for at in range(30)
+    )
+    workload = Workload(layers, (), (Pool("gpu", 4, 100.0, replicas=False),), 8).check()
+    plan = least_load(workload)
+    assert plan.downsets is None and "too many downsets" in plan.method
+    assert plan.bound_s == pytest.approx(sum(1.0 + at % 4 for at in range(30)) / 4)
+    assert plan.bound_s <= plan.load_s <= 1.05 * plan.bound_s
 
 
 def test_backward_layers_follow_their_groups() -> None:
