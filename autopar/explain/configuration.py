@@ -126,20 +126,28 @@ class _Description:
             for plan in self.plans
         )
 
+    @property
+    def dp(self) -> int:
+        """The number of data-parallel ranks."""
+        return math.prod(axis.size for axis in self.data)
+
+    @property
+    def microbatch(self) -> int:
+        """The samples of one data-parallel rank in a microbatch."""
+        return max(1, self.shape[0] // self.dp)
+
     def values(self) -> dict[str, Any]:
         """Return the fields of the configuration."""
-        dp = math.prod(axis.size for axis in self.data)
+        dp, each = self.dp, self.microbatch
         sharded = [axis for axis in self.data if axis.zero]
-        batch = self.shape[0] * self.microbatches
-        each = batch // (dp * self.microbatches)
         return {
             "tp": math.prod(axis.size for axis in self.tensor),
             "dp": dp,
             "devices": self.plans[0].mesh.world_size * (self._workers if self.is_staged else 1),
             "replicas": math.prod(a.size for a in self.data if not a.zero) if sharded else 1,
             "zero": max((axis.zero for axis in sharded), default=0),
-            "batch": max(1, each) * dp * self.microbatches,
-            "microbatch": max(1, each),
+            "batch": each * dp * self.microbatches,
+            "microbatch": each,
             "accumulation": self.microbatches,
             "sequence_parallel": bool(self.tensor) and self._splits_sequence,
             "recompute": self._recompute,
@@ -215,6 +223,11 @@ class _Description:
             yield f"Layers differ in what they recompute ({modes}); all of them have {self._recompute}."
         if Precision.parse(self.plans[0].precision).autocast is not None:
             yield "The plan chooses dtypes by operator (autocast); the configuration has one for all."
+        if self.microbatch * self.dp != self.shape[0]:
+            yield (
+                f"The {self.dp} data-parallel ranks do not divide {self.shape[0]} samples; the "
+                f"configuration has {self.microbatch} on each."
+            )
         if any(plan.padding for plan in self.plans):
             yield "The plan pads sizes that its axes do not divide."
 

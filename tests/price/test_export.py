@@ -98,6 +98,16 @@ def test_stages_of_different_meshes_are_said() -> None:
     assert any("Stages have different meshes" in said for said in configuration_of(plan).said)
 
 
+def test_samples_that_ranks_do_not_divide_are_said() -> None:
+    made = job()
+    six = {key: value[:6] for key, value in made.inputs.items()}
+    plan = autopar.plan(made.model, 4, six, hardware="h100", preset="ddp")
+    found = configuration_of(plan)
+    said = "The 4 data-parallel ranks do not divide 6 samples; the configuration has 1 on each."
+    assert said in found.said
+    assert (found.configuration.microbatch, found.configuration.batch) == (1, 4)
+
+
 def test_a_plan_without_the_shapes_of_its_inputs() -> None:
     plan = priced("llama", DEEP, CASES["ddp"]).plan
     assert isinstance(plan, Plan)

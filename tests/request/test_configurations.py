@@ -381,6 +381,16 @@ def test_what_a_tool_cannot_express_is_said() -> None:
     )
 
 
+@pytest.mark.parametrize(("devices", "hosts"), [(8, 1), (9, 3), (12, 2), (13, 13), (32, 4)])
+def test_hosts_have_equally_many_devices(tmp_path: Path, devices: int, hosts: int) -> None:
+    settled = Configuration(dp=devices, zero=1, microbatch=1, optimizer=FUSED).settled()
+    path = tmp_path / "written.sh"
+    path.write_text(TOOLS["megatron"].write(settled, 8).text)
+    assert f"--nnodes {hosts}\n" in path.read_text()
+    assert read_file(path).configuration.devices == devices
+    assert f"num_machines: {hosts}\n" in TOOLS["accelerate"].write(settled, 8).text
+
+
 def test_a_tool_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TOOLS, "_known", dict(TOOLS))
 

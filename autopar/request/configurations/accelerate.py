@@ -15,6 +15,7 @@ from autopar.request.configurations.exchanged import (
     Read,
     Written,
     flattened,
+    hosts_of,
     left_out,
     whole,
 )
@@ -181,14 +182,14 @@ TABLES = {
 
 
 def write(configuration: Configuration, host: int) -> Written:
-    """Return a YAML file of the nearest configuration, on hosts of `host` devices."""
+    """Return a YAML file of the nearest configuration, on hosts of up to `host` devices."""
     c, said = configuration, list[str]()
     assert c.devices is not None and c.dp is not None
     short = {name: key for key, name in PRECISIONS.items() if name}
     content: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         TYPE: "FSDP",
-        "num_machines": -(-c.devices // host),
+        "num_machines": hosts_of(c.devices, host),
         DEVICES: c.devices,
         PRECISION: short.get(c.precision or "", "no").replace("fp32", "no"),
     }

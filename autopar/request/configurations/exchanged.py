@@ -89,6 +89,11 @@ def optimizer_of(name: object) -> tuple[str | None, tuple[str, ...]]:
     return known, ()
 
 
+def hosts_of(devices: int, host: int) -> int:
+    """Return the least number of hosts with equally many devices, at most `host` each."""
+    return next(count for count in range(-(-devices // host), devices + 1) if devices % count == 0)
+
+
 def said_of_optimizer(optimizer: str | None) -> Iterator[str]:
     """Yield what a file does not express of an optimizer, which is fused in the tools."""
     if optimizer is not None and optimizer.startswith("AdamW") and not is_fused(optimizer):

@@ -22,6 +22,7 @@ from autopar.request.configurations.configuration import (
 from autopar.request.configurations.exchanged import (
     Read,
     Written,
+    hosts_of,
     left_out,
     optimizer_of,
     said_of_optimizer,
@@ -248,10 +249,13 @@ def _branches(found: tuple[Argument, ...]) -> Iterator[str]:
 
 
 def write(configuration: Configuration, host: int) -> Written:
-    """Return a script with the arguments of the nearest configuration, on hosts of `host` devices."""
+    """Return a script with the arguments of the nearest configuration.
+
+    Hosts have up to `host` devices, all equally many.
+    """
     c = configuration
     assert c.devices is not None and c.dp is not None
-    hosts = -(-c.devices // host)
+    hosts = hosts_of(c.devices, host)
     said = list(said_of_optimizer(c.optimizer))
     launch = [f"--nnodes {hosts}", f"--nproc_per_node {c.devices // hosts}"]
     lines = [
