@@ -21,9 +21,9 @@ def known(kind: str, name: str, names: Iterable[str]) -> str:
     raise InputError(f"There is no {kind} {name!r}.{near(name, every)} Known: {', '.join(every)}.")
 
 
-def near(name: str, names: Iterable[str]) -> str:
-    """Return `` Did you mean 'fsdp'?``, or an empty string."""
-    close = difflib.get_close_matches(name, tuple(names), 1)
+def near(name: str, names: Iterable[str], least: float = 0.6) -> str:
+    """Return `` Did you mean 'fsdp'?``, or an empty string without a similarity of `least` (0 to 1)."""
+    close = difflib.get_close_matches(name, tuple(names), 1, least)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from autopar.errors import PlanError
+from autopar.utils.suggest import near
 
 Made = TypeVar("Made", bound="Record")
 MISSPELT = 0.8
@@ -25,9 +25,9 @@ class Record(BaseModel):
     def _refuse_misspelt(self) -> Self:
         absent = [name for name in type(self).model_fields if name not in self.model_fields_set]
         for key in self.model_extra or ():
-            close = difflib.get_close_matches(key, absent, 1, MISSPELT)
-            if close:
-                raise ValueError(f"unknown key {key!r}. Did you mean {close[0]!r}?")
+            suggestion = near(key, absent, MISSPELT)
+            if suggestion:
+                raise ValueError(f"unknown key {key!r}.{suggestion}")
         return self
 
     def unread(self, where: str = "the file") -> Iterator[str]:
