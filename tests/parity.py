@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -284,7 +285,8 @@ def parallel_of(work: Work) -> Parallel:
     """The model of a case under a plan, on the default group."""
     case = reference(work.name)
     plan = Plan.from_json(work.plan)
-    path = Path(tempfile.mkdtemp(prefix="autopar_")) / "emitted.py"
+    folder = tempfile.mkdtemp(prefix="emitted_", dir=os.environ.get("AUTOPAR_CACHE"))
+    path = Path(folder) / "emitted.py"
     graph = padded(case.graph, plan.padding)
     program = load(plan, graph, work.source, write(work.source, path))
     mesh = device_mesh(plan.mesh)

@@ -73,7 +73,9 @@ class Pool:
     def _start(self, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.parity"])
-        store = Path(tempfile.mkdtemp(prefix="autopar_pool_")) / "store"
+        store = (
+            Path(tempfile.mkdtemp(prefix="pool_", dir=os.environ.get("AUTOPAR_CACHE"))) / "store"
+        )
         self._workers[size] = []
         for rank in range(size):
             ours, theirs = context.Pipe()

@@ -17,7 +17,7 @@ from autopar.request.configurations.tool import TOOLS
 
 def command(
     plan: PLAN,
-    to: Annotated[str, typer.Option(help="Tool: megatron, torchtitan, accelerate or deepspeed.")],
+    to: Annotated[str, typer.Option(help=f"Tool: {', '.join(TOOLS)}.")],
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", dir_okay=False, help="File to write; default: print it."),

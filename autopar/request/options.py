@@ -134,9 +134,9 @@ class Options:
     @property
     def block_mode(self) -> Recompute | None:
         """The mode of every block; None: as the memory limit requires."""
-        return next((mode for mode in MODES if mode == self.recompute), None) or (
-            "none" if self.regathers else None
-        )
+        if self.regathers:
+            return "none"
+        return next((mode for mode in MODES if mode == self.recompute), None)
 
     @property
     def regathers(self) -> bool:

@@ -113,9 +113,3 @@ def test_a_plan_without_the_shapes_of_its_inputs() -> None:
     assert isinstance(plan, Plan)
     with pytest.raises(PlanError, match="does not record the shapes of its inputs"):
         configuration_of(replace(plan, inputs=()))
-
-
-def test_every_tool_writes_something() -> None:
-    described = configuration_of(priced("llama", DEEP, CASES["fsdp"]).plan).configuration
-    for name, tool in TOOLS.items():
-        assert tool.write(described, 8).text.strip(), name
