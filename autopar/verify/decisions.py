@@ -115,6 +115,8 @@ def follows(again: RecomputedFigures) -> Iterator[Check]:
     ]
     faults += differs("recompute", stated.recompute, needed.recompute)
     faults += differs("padding", stated.padding, needed.padding)
+    # Plans of earlier versions record no inputs.
+    faults += differs("inputs", stated.inputs or needed.inputs, needed.inputs)
     faults += differs("whether choices are in order", stated.choices == needed.choices, True)
     yield checked("conversions", f"the {len(needed.conversions)} that the types need", faults)
 

@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,15 @@ from autopar.runtime import checkpoint
 from tests.files.saving import Training, failing, saved
 
 SOME = 12
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Forked processes have one thread, and sums of several threads are rounded differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -76,7 +85,6 @@ def in_a_process(action: Callable[[], None]) -> Any:
 
 def third(path: Path, number: int, fail: Callable[[], None]) -> None:
     """A third step's save, which fails at that call."""
-    torch.set_num_threads(1)
     training = Training()
     for _ in range(3):
         training.step()
