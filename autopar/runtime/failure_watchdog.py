@@ -102,7 +102,7 @@ class _Watch:
 
     @staticmethod
     def _publish(watcher: Watcher, error: BaseException) -> dict[str, object] | None:
-        """Write this failure if it is the first; otherwise return the first one."""
+        """Write this failure if it is the first; return what is to be said besides this rank's error."""
         watcher.failing = True
         text = "".join(traceback.format_exception_only(error)).strip()
         rank = watcher.launch.rank
@@ -114,7 +114,7 @@ class _Watch:
                 f"message (killed, out of memory, or by sys.exit): {text}",
             )
         first = watcher.publish(found)
-        return None if first["rank"] == rank else first
+        return None if first == failure(rank, text) else first
 
 
 def _unreported() -> BaseException | None:

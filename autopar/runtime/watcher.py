@@ -169,9 +169,13 @@ class Watcher:
         if from_launcher():
             return failure(None, "The launcher, which keeps the store of the ranks, has ended.")
         host = self._peers.get(0)
-        time.sleep(POLL_S)  # the kernel may still be ending the process
-        if host is None or not host.is_near or host.state() not in ENDED:
-            return None  # it destroyed its group, and the store with it
+        if host is None or not host.is_near:
+            return None
+        # The kernel closes the sockets of a process long before it has ended, on a busy machine.
+        until = time.monotonic() + GRACE_S
+        while host.state() not in ENDED:
+            if time.monotonic() > until or self._over.wait(POLL_S / 10):
+                return None  # it destroyed its group, and the store with it
         return failure(0, f"{host} {ENDED_SILENTLY}")
 
     def _look(self) -> None:
