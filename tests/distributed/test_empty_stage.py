@@ -118,6 +118,7 @@ def without_gradients(path: str, saved: int, loaded: int) -> str:
         return message_of(lambda: parallel.train_step(x=x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("saved", "loaded"), [(1, 2), (2, 1), (2, 2)])
 def test_weights_without_gradient(pool: Pool, tmp_path: Path, saved: int, loaded: int) -> None:
     for said in pool.run(2, without_gradients, str(tmp_path / "step"), saved, loaded):

@@ -40,6 +40,7 @@ def test_everything_is_on_the_device(process: Executor, name: str, preset: str, 
     assert found.result(LIMIT_S) == []
 
 
+@pytest.mark.thorough
 def test_a_tensor_of_the_cpu_is_found(process: Executor) -> None:
     """The recurrent network starts from zeros that emitted code makes."""
     found = process.submit(fake_device.elsewhere, "architectures.lstm", "ddp", 2, "cpu")

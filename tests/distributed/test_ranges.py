@@ -11,6 +11,7 @@ SPLIT = {"used:*.wte.weight": "[S(0)]"}
 WHOLE = {"stored:*.wte.weight": "[S(0)]", "used:*.wte.weight": "[R]"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "constraints", "size", "called"),
     [

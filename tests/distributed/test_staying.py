@@ -8,6 +8,7 @@ from tests.distributed import staying_jobs
 from tests.pool import Pool
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("preset", "shape"),
     [("ddp", (2,)), ("zero2", (2,)), ("fsdp", (2,)), ("zero2", (2, 2)), ("hsdp", (2, 2))],

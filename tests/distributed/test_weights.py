@@ -17,6 +17,7 @@ from tests.pool import Pool
 PLANS: list[tuple[tuple[int, ...], str | None]] = [((2, 2), "fsdp_megatron"), ((2, 2), None)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "preset"),
     daily(
@@ -75,7 +76,7 @@ def test_transformers_reads_what_was_saved_and_the_other_way(pool: Pool, tmp_pat
     pool.run(2, jobs.read, "gpt2", (2,), "fsdp", str(bare))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
     """Strided layouts on both sides: megatron splits fused qkv in blocks."""
     pool.run(4, jobs.checkpointed, "gpt2", (2, 2), "fsdp_megatron", str(tmp_path / "step"))
@@ -85,6 +86,7 @@ def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.read, "gpt2", (2,), "megatron", str(tmp_path / "plain"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mesh", "preset"), PLANS)
 @pytest.mark.parametrize(
     "name",
@@ -96,6 +98,7 @@ def test_a_state_dict_loads_and_goes_back(
     pool.run(4, jobs.loaded, name, mesh, preset)
 
 
+@pytest.mark.thorough
 def test_a_state_dict_that_does_not_fit(pool: Pool) -> None:
     for messages in pool.run(2, jobs.load_errors, (2,)):
         missing, extra, shape, untied, assign, from_weights, to_parallelize = messages
@@ -122,6 +125,7 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.adapters_on_loaded, (2,), str(path))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's peak memory")
 @pytest.mark.parametrize("reads", daily([False, True], [True]))
 def test_no_process_holds_the_whole_model(pool: Pool, tmp_path: Path, reads: bool) -> None:

@@ -69,6 +69,7 @@ def test_it_builds(tmp_path: Path) -> None:
     assert "Raises <code>InputError</code>" in reference
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "warning"),
     [

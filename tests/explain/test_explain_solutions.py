@@ -119,7 +119,7 @@ class Inner(nn.Module):
         return self.inner(**batch).loss
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     model, inputs, _ = llama()
     case = (Inner(model), inputs, None)
@@ -140,7 +140,7 @@ def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     assert recomputed.objective_s == pytest.approx(full.objective_s, rel=1e-3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_block_is_changed_alone() -> None:
     """Of one of two blocks: what is recomputed or split otherwise is that one."""
     case = llama()
@@ -159,8 +159,8 @@ def test_a_block_is_changed_alone() -> None:
                 assert not entry.stored.is_split
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("share", [pytest.param(0.95, marks=pytest.mark.slow), 0.7])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.95, 0.7])
 def test_within_a_memory_limit(share: float) -> None:
     case = gpt2()
     model, inputs, _ = case

@@ -39,6 +39,7 @@ def test_a_difference_is_seen(pool: Pool, tmp_path: Path) -> None:
         pool.run(1, training_faulty.forgets_to_step, *job, limit_s=100)
 
 
+@pytest.mark.thorough
 def test_a_failure_is_made_short_and_prints_as_code() -> None:
     """Saving clipped gradients is wrong here."""
 
@@ -69,6 +70,7 @@ def test_the_table_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].split() == ["step", "14"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_programs(pool: Pool) -> None:
     _run(pool, EVERYDAY)

@@ -68,6 +68,7 @@ def test_what_is_computed_makes_a_difference() -> None:
     assert nameless(replace(part, sends=())) != nameless(part)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
     _, one, two, _ = stages(name).graphs
@@ -77,6 +78,7 @@ def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
     assert renamed(other, one, two) == alone
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_stages_under_a_preset_are_planned_together(name: str) -> None:
     """Its patterns match the same places of both; a constraint of the user's names one of them."""
@@ -121,6 +123,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
         slowest = plan.objective_s
 
 
+@pytest.mark.thorough
 def test_too_little_memory_is_refused() -> None:
     part = stages().graphs[1]
     alike = StageCompiler(HARDWARE, saved(whole()))

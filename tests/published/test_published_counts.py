@@ -26,6 +26,7 @@ NARAYANAN = [
 S, V = 2048, 51200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::4])
 )
@@ -37,6 +38,7 @@ def test_gpt_parameters(layers: int, h: int, heads: int, billions: float, batch:
     assert round(count / 1e9, 1) == pytest.approx(billions, abs=0.051)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::4])
 )

@@ -24,6 +24,7 @@ def test_all_meshes_of_some_devices() -> None:
         views(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mlp", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_the_best_mesh_wins(name: str) -> None:
     model, inputs, loss = models.ALL[name]()

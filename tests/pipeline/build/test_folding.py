@@ -78,6 +78,7 @@ def _stretched(graph, extra):  # type: ignore[no-untyped-def]
     return replace(graph, nodes=tuple(nodes))
 
 
+@pytest.mark.thorough
 def test_places_are_narrow_and_the_same_in_every_block() -> None:
     graph = source("gpt2", MESH, layers=6).whole
     found = places(graph)

@@ -228,6 +228,7 @@ def test_pieces_that_differ_in_names_are_priced_once() -> None:
                 )
 
 
+@pytest.mark.thorough
 def test_middle_blocks_count_like_the_second() -> None:
     """Of four blocks more, folding makes four more of the same pieces."""
     short, long = (_totals(layers) for layers in (3, 7))
