@@ -24,7 +24,7 @@ def test_one_head_is_expanded_without_a_copy() -> None:
     assert (share.shares, asked.shares) == ((None,), (0,))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_was_summed_or_gathered_lies_in_order() -> None:
     """Attention lays heads as its operands lay; where they were gathered, a reshape copies."""
     share, asked = both("architectures.gemma", "megatron", "reshape")

@@ -133,7 +133,10 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
+@pytest.mark.parametrize(
+    "keeps",
+    [pytest.param(True, id="kept"), pytest.param(False, id="dropped", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     ("name", "preset", "recompute"),
     daily(

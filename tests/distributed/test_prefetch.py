@@ -120,7 +120,9 @@ PLACES_OF_HABITS = [((2,), "fsdp", "none"), ((2,), "fsdp", "full"), ((2, 2), "hs
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("shape", "preset", "recompute"), PLACES_OF_HABITS)
+@pytest.mark.parametrize(
+    ("shape", "preset", "recompute"), daily(PLACES_OF_HABITS, PLACES_OF_HABITS[1:2])
+)
 @pytest.mark.parametrize("habit", [ahead_jobs.evaluated, ahead_jobs.failed, ahead_jobs.accumulated])
 def test_habits(
     pool: Pool,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import parity
+from tests.daily import daily
 from tests.distributed import uneven_jobs as jobs
 from tests.distributed.test_parity import run
 from tests.pool import Pool
@@ -104,7 +105,10 @@ def test_checkpoints_of_heads_move(pool: Pool, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "force"), [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")]
+    ("name", "force"),
+    daily(
+        [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")], [("uneven_five", "vocabulary")]
+    ),
 )
 def test_plain_weights(pool: Pool, tmp_path: Path, name: str, force: str) -> None:
     pool.run(4, jobs.plain_weights, str(tmp_path), name, (4,), force)

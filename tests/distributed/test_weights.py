@@ -25,7 +25,7 @@ PLANS: list[tuple[tuple[int, ...], str | None]] = [((2, 2), "fsdp_megatron"), ((
             ("gpt2", "fsdp_megatron"), ("llama", "fsdp"), ("bert", None), ("t5", "zero2"),
             ("attending", "fsdp"), ("cnn", "ddp"),
         ],
-        [("gpt2", "fsdp_megatron"), ("attending", "fsdp")],
+        [("attending", "fsdp")],
     ),
 )  # fmt: skip
 def test_meta_models_are_initialised_as_in_one_process(
@@ -59,7 +59,7 @@ def test_save_and_read_safetensors(pool: Pool, tmp_path: Path, name: str) -> Non
         assert torch.equal(plain.state_dict()[key], value), key
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_transformers_reads_what_was_saved_and_the_other_way(pool: Pool, tmp_path: Path) -> None:
     model = models.gpt2()[0]
     ours, theirs, bare = tmp_path / "ours", tmp_path / "theirs", tmp_path / "bare"
@@ -127,7 +127,7 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's peak memory")
-@pytest.mark.parametrize("reads", daily([False, True], [True]))
+@pytest.mark.parametrize("reads", daily([False, True], [False]))
 def test_no_process_holds_the_whole_model(pool: Pool, tmp_path: Path, reads: bool) -> None:
     """256 MiB on four ranks: each rank's memory grows by its shards and a few parameters."""
     layers = 64

@@ -83,7 +83,10 @@ def pins(plan: Plan, name: str, entry: ParameterPlan) -> dict[str, dict[str, str
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "mesh", "name"),
-    [(mlp, (2, 2), "up.weight"), (gpt2, (2,), "transformer.h.0.mlp.c_fc.weight")],
+    [
+        (mlp, (2, 2), "up.weight"),
+        pytest.param(gpt2, (2,), "transformer.h.0.mlp.c_fc.weight", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("preset", [None, "megatron"])
 def test_a_parameters_alternatives_are_plans_with_it_pinned(

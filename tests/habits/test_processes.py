@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daily import daily
 from tests.distributed import growth_jobs
 from tests.distributed.by_hand import LIMIT_S, environment
 from tests.pool import Pool
@@ -36,7 +37,7 @@ def test_two_thousand_steps_leave_nothing(pool: Pool, preset: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
+@pytest.mark.parametrize("preset", daily(["ddp", "fsdp", "megatron"], ["fsdp"]))
 def test_modules_that_are_dropped_go(pool: Pool, preset: str) -> None:
     assert pool.run(2, growth_jobs.kept_of_calls, preset, 4) == [0, 0]
 

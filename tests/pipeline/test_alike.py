@@ -25,6 +25,7 @@ from autopar.sharding.sharding_problem import Settings
 from autopar.solver.gap_tolerance import FAIR
 from cost_models.hardware import load
 from tests import models
+from tests.daily import daily
 
 HARDWARE = load("a100")
 MESH = Mesh.of(2)
@@ -101,7 +102,7 @@ def test_stages_under_a_preset_are_planned_together(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("share", [2.0, 0.95])
+@pytest.mark.parametrize("share", daily([2.0, 0.95], [0.95]))
 def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
     """Whatever is in flight; where memory is short the one with fewer in flight is no slower."""
     kept = saved(whole())

@@ -64,7 +64,7 @@ def test_stages_are_cut_between_layers() -> None:
     assert found.figures.peak_nbytes == int(max(plan.prediction.peaks))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_microbatches_without_stages() -> None:
     """Gradients are accumulated: one stage, whose memory is that of one microbatch."""
     whole = priced("llama", 2, configuration(dp=2, zero=1))

@@ -119,8 +119,8 @@ def test_without_a_profiler_a_name_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "mesh", "preset"),
     [
-        ("gpt2", (2,), "fsdp"),
-        ("gpt2", (2,), "megatron_sp"),
+        pytest.param("gpt2", (2,), "fsdp", marks=pytest.mark.slow),
+        pytest.param("gpt2", (2,), "megatron_sp", marks=pytest.mark.slow),
         ("mlp", (2,), "ddp"),
         ("cnn", (2,), "zero2"),
     ],

@@ -58,7 +58,7 @@ def test_presets_speak_of_axes() -> None:
     assert found.mesh.sizes == (8,) and found.views == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_meshes_on_which_nothing_fits() -> None:
     model, inputs, loss = models.mlp()
     free = autopar.plan(model, 4, inputs, loss=loss, hardware="h100")

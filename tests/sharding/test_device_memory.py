@@ -43,7 +43,7 @@ def test_what_fits_is_planned_as_ever(free: Plan) -> None:
 
 @pytest.mark.thorough
 def test_what_does_not_fit_is_made_to(free: Plan) -> None:
-    own = 0.8 * free.estimate.memory_nbytes
+    own = 0.6 * free.estimate.memory_nbytes
     small = planned(with_memory(own))
     assert small.asked.memory_limit == own
     assert small.estimate.memory_nbytes <= own

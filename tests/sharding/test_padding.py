@@ -268,7 +268,7 @@ def test_even_models_are_left_alone() -> None:
     assert made.plan.padding == made.plan.padded == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_padding_is_chosen_where_it_pays() -> None:
     """GPT-2 XL's 25 heads on four devices; not so where a link is what one waits for."""
     config = transformers.GPT2Config(n_layer=2, n_head=25, n_embd=1600, loss_type="ForCausalLM")

@@ -177,7 +177,7 @@ def _few(problem: Problem) -> list[tuple[int, ...]]:
     return list(itertools.islice(itertools.product(*map(range, sizes)), 50))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(anything, st.floats(0, 1e12))
 def test_any_price_of_a_byte(problem: Problem, price: float) -> None:

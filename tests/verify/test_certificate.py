@@ -59,7 +59,7 @@ def padded() -> Compilation:
     )  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_padded_plans_are_sound() -> None:
     """As they are found again from the model: captured, padded as the plan says, posed and solved."""
     made = padded()

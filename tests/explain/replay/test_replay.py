@@ -119,7 +119,7 @@ def test_the_flows_of_a_stage_are_within_its_figures() -> None:
         assert figures.once_s == pytest.approx(once - hidden + e.parts.update_s + copies, rel=1e-9)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_a_plan_on_a_slower_link_costs_is_what_planning_there_says() -> None:
     """The same decisions, priced by a profile whose link is half as fast."""
     model, inputs, loss = CASES["gpt2"]()

@@ -40,7 +40,7 @@ def step_s(made: Staged) -> float:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("stages", [pytest.param(2, marks=pytest.mark.thorough), 4])
+@pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_best_that_was_tried_is_taken_and_the_others_are_told(name: str, stages: int) -> None:
     graph, wanted = graph_of(name), wanted_of(stages)
     made = compile_forced(graph, MESH, HARDWARE, SETTINGS, wanted)
@@ -72,7 +72,7 @@ def test_cuts_of_ones_own_are_taken() -> None:
     assert made.plan.prediction is not None and not made.plan.prediction.compared
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_does_not_fit_is_passed_over() -> None:
     """Of all cuts but the first."""
     graph, wanted = graph_of("llama"), wanted_of(4)

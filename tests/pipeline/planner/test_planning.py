@@ -81,7 +81,7 @@ def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
         assert kept == pytest.approx(every)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seeds)
 def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
