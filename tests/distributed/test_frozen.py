@@ -40,6 +40,13 @@ def test_equals_one_process(pool: Pool, name: str) -> None:
     pool.run(4, parity.check_all, works)
 
 
+@pytest.mark.thorough
+def test_adapters_equal_one_process(pool: Pool) -> None:
+    """On two ranks, by a preset and a random plan."""
+    works = [parity.preset_work("lora", (2,), "fsdp"), parity.random_work("lora", (2,), 0)]
+    pool.run(2, parity.check_all, works)
+
+
 @pytest.mark.parametrize("name", FROZEN)
 @pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp"])
 def test_the_plan_says_what_frozen_weights_cost(name: str, preset: str) -> None:
@@ -78,7 +85,7 @@ def test_no_gradient_and_no_state(pool: Pool, preset: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", daily([*TRUNKS, "lora"], ["pictures", "lora"]))
+@pytest.mark.parametrize("name", daily(TRUNKS, ["pictures"]))
 def test_a_frozen_trunk_equals_one_process(pool: Pool, name: str) -> None:
     """Two ranks; partial values without gradient and statistics of a split batch among them."""
     presets = (None, "ddp", "fsdp", "megatron")
