@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -50,9 +51,10 @@ RUNTIME_MAY_IMPORT = {
 }
 
 
-def sources(folder: str) -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        yield path, ast.parse(path.read_text())
+@cache
+def sources(folder: str) -> tuple[tuple[Path, ast.Module], ...]:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    return tuple((path, ast.parse(path.read_text())) for path in paths)
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -87,6 +89,7 @@ def autopar_imports(tree: ast.Module, modules: Collection[str]) -> Iterator[str]
             yield from (alias.name for alias in node.names)
 
 
+@cache
 def imports() -> nx.DiGraph[str]:
     """From each module of autopar to those of autopar that it imports, also in functions."""
     trees = {module_of(path): tree for path, tree in sources("autopar")}

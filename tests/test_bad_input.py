@@ -140,6 +140,7 @@ def test_bad_memory_limits(limit: object) -> None:
         plan(memory_limit=limit)
 
 
+@pytest.mark.thorough
 def test_a_memory_limit_that_nothing_meets() -> None:
     with pytest.raises(autopar.AutoparError, match=r"fits 1000 bytes.*smallest needs .* KiB"):
         plan(memory_limit=1000)
@@ -160,6 +161,7 @@ def test_no_processes() -> None:
         autopar.parallelize(model, (2, 2), inputs, loss=loss)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.9, 0.7])
 def test_a_memory_limit_counts_the_largest_operator_too(share: float) -> None:
     free = plan()

@@ -94,6 +94,7 @@ def trained(file: str, work: parity.Work) -> None:
         torch.testing.assert_close(parallel(**batch).detach(), eager)
 
 
+@pytest.mark.thorough
 def test_a_collective(tmp_path: Path, pool: Pool) -> None:
     """Priced, chosen, emitted by its name, run, counted, traced, shown and verified like others."""
     file = tmp_path / "mine.py"

@@ -40,6 +40,7 @@ def planned(**options: object) -> Plan:
     return plan
 
 
+@pytest.mark.thorough
 def test_each_is_the_plan_that_it_is_alone() -> None:
     found = compared()
     assert list(found) == [SOLVER, *NAMES]
@@ -50,6 +51,7 @@ def test_each_is_the_plan_that_it_is_alone() -> None:
     assert steps[SOLVER] == min(steps.values())
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_says_why() -> None:
     found = compared(memory_limit=2000)
     assert all(each.plan is None and "fit" in each.why for each in found.values())
@@ -81,6 +83,7 @@ def test_each_way_is_seen_as_it_comes() -> None:
     assert seen == [capture, "Graph", planned, "Contender", "Contender"]
 
 
+@pytest.mark.thorough
 def test_a_plan_for_other_hardware_is_priced_again() -> None:
     mine = planned(hardware="a100", preset="ddp")
     found = compared(plans={"mine": mine})["mine"]
@@ -91,6 +94,7 @@ def test_a_plan_for_other_hardware_is_priced_again() -> None:
     assert found.plan.estimate.step_s != mine.estimate.step_s
 
 
+@pytest.mark.thorough
 def test_strangers_are_refused() -> None:
     with pytest.raises(PlanError, match=r"(?s)mine is not a plan of this model.*TinyLM"):
         compared(plans={"mine": hand_made.plan()})

@@ -143,6 +143,7 @@ side_by_side(work, range(1000))
 """
 
 
+@pytest.mark.thorough
 def test_helpers_end_with_whoever_asked(tmp_path: Path) -> None:
     environment = {**os.environ, processes.SWITCH: "2"}
     asking = subprocess.Popen([sys.executable, "-c", ORPHAN, str(tmp_path)], env=environment)
@@ -183,6 +184,7 @@ def test_a_plan_is_the_same_by_any_number_of_processes(monkeypatch: pytest.Monke
     assert texts[0] == texts[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", ["1", "3"])
 def test_what_a_model_warns_of_is_heard_once(
     count: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

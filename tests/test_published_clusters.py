@@ -78,6 +78,7 @@ def test_fits_find_the_constants_that_made_the_figures() -> None:
     assert np.exp(found) == pytest.approx(np.exp(truth), rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_row_is_predicted_from_its_configuration() -> None:
     """Without any fit: the profile's own assumptions."""
     from clusters import Simulator, machine, rows

@@ -157,6 +157,7 @@ def test_a_preset_that_is_not_there(tmp_path: Path) -> None:
         autopar.plan(model(), 2, BATCH, preset=str(tmp_path / "none.toml"), **GIVEN)
 
 
+@pytest.mark.thorough
 def test_a_device(tmp_path: Path) -> None:
     """A profile written after the pattern of another."""
     written = subprocess.run(

@@ -144,6 +144,7 @@ def test_loss_may_be_a_module() -> None:
     assert [node.target for node in graph.leaves("input")] == ["x", "target"]
 
 
+@pytest.mark.thorough
 def test_thirty_two_layers_are_captured_whole() -> None:
     model, inputs, _ = llama(32)
     graph = capture(model, inputs)

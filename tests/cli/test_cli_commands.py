@@ -160,6 +160,7 @@ def test_show_with_and_without_the_model(plan_file: Path) -> None:
     assert "up/linear" in ok("show", plan_file, f"{FACTORIES}:good")
 
 
+@pytest.mark.thorough
 def test_explain(plan_file: Path) -> None:
     weight = ok("explain", plan_file, f"{FACTORIES}:good", "up.weight", "--rows", "3")
     assert weight.startswith("up.weight is replicated on axis x, split by rows of the weight on")
@@ -175,7 +176,7 @@ def test_explain(plan_file: Path) -> None:
     assert "has no 'up.wieght'. Names look like up.weight" in close
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_explain_by_the_end_of_a_name(tmp_path: Path) -> None:
     """Of equal layers the first is explained; ends that mean different things are refused."""
     config, path = tmp_path / "config.json", tmp_path / "plan.json"
@@ -203,6 +204,7 @@ def test_frontier(tmp_path: Path) -> None:
     assert memory == sorted(memory, reverse=True)
 
 
+@pytest.mark.thorough
 def test_map(tmp_path: Path) -> None:
     page = tmp_path / "map.md"
     asked = ("--mesh", "2", "--hardware", "cpu", "--batches", "65536,8", "-o", page)
@@ -265,6 +267,7 @@ def test_verify_refuses_what_it_cannot_compute_again(plan_file: Path, tmp_path: 
     assert "bound_s is " not in ok("verify", path, f"{FACTORIES}:good", "--no-bound")
 
 
+@pytest.mark.thorough
 def test_verify_with_a_profile_of_the_users(tmp_path: Path) -> None:
     profile, path = tmp_path / "mine.toml", tmp_path / "plan.json"
     h100 = load("h100")
@@ -287,6 +290,7 @@ def test_emitted_file_is_python(plan_file: Path, tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir() if p.suffix != ".pyc"] == ["MLP.py"]
 
 
+@pytest.mark.thorough
 def test_hugging_face_configuration(tmp_path: Path) -> None:
     config, path = tmp_path / "config.json", tmp_path / "plan.json"
     config.write_text(json.dumps(LLAMA))
@@ -440,6 +444,7 @@ def test_a_full_disk_is_told(
         full.close()
 
 
+@pytest.mark.thorough
 def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     model = ("tests.cli.factories:gpt",)
     path, forced = tmp_path / "auto.json", tmp_path / "forced.json"
@@ -463,7 +468,7 @@ def test_stages_are_planned_shown_and_emitted(tmp_path: Path) -> None:
     assert "Figures are of stage 1 of 2 alone" in within
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_across_hosts_stages_are_considered(tmp_path: Path) -> None:
     """Unless axes are spoken of: then the mesh is what the person says it is."""
     base = ("plan", "tests.cli.factories:gpt", "--hardware", "a100")
@@ -491,6 +496,7 @@ def test_asynchronous_stages_are_planned_when_permitted(tmp_path: Path) -> None:
     assert PipelinePlan.load(path).schedule.batches == 4
 
 
+@pytest.mark.thorough
 def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
     base = ("plan", "tests.cli.factories:gpt", "--mesh", "2", "--hardware", "cpu")
     for more, said in [

@@ -22,6 +22,7 @@ def test_the_largest_batch_is_named_with_the_next_that_fails() -> None:
     assert "most samples per second" in said and "plans over batch and memory" in said
 
 
+@pytest.mark.thorough
 def test_where_nothing_fits_it_fails_and_says_so() -> None:
     result = run("fit", MODEL, "--mesh", "2", "--hardware", "h100", "--memory", "1KiB")
     assert result.exit_code == 1 and "No batch fits" in result.stdout

@@ -160,6 +160,7 @@ def test_profile_refuses_steps_that_nobody_runs() -> None:
     assert "--steps applies to --run only" in fails("profile", GOOD, "--mesh", "2", "--steps", "3")
 
 
+@pytest.mark.thorough
 def test_a_cut_is_where_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     ok("plan", GPT, "--mesh", "2", "--hardware", "cpu", "--stages", "2", "--microbatches", "2",
@@ -243,6 +244,7 @@ def test_what_a_profiled_plan_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (asked.preset, str(asked.precision), asked.memory_limit) == ("ddp", "bfloat16", 2.0**30)
 
 
+@pytest.mark.thorough
 def test_a_preset_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plan alone, and that is what comes out; no operator has to be timed for that."""
     asked: list[int] = []

@@ -79,6 +79,7 @@ def test_what_needs_a_plan_alone(golden: Golden) -> None:
     golden("cli_plans.txt", transcript(commands))
 
 
+@pytest.mark.thorough
 def test_what_needs_a_model(golden: Golden) -> None:
     commands = (
         f"plan {ON} --memory 1GiB --constraint stored:head.*=[I] -o made.json --problem problem.json",
@@ -99,6 +100,7 @@ def test_what_needs_a_model(golden: Golden) -> None:
     golden("cli_models.txt", blotted(transcript(commands)))
 
 
+@pytest.mark.thorough
 def test_stages(golden: Golden) -> None:
     on = "tests.cli.factories:gpt --mesh 2 --hardware cpu"
     commands = (
@@ -109,6 +111,7 @@ def test_stages(golden: Golden) -> None:
     golden("cli_stages.txt", transcript(commands))
 
 
+@pytest.mark.thorough
 def test_errors(golden: Golden) -> None:
     Path("text.json").write_text("words")
     Path("bytes.json").write_bytes(b"\xff\xfe")

@@ -150,6 +150,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
         assert "Traceback" in result.stderr and "error: Cannot read the plan" in result.stderr
 
 
+@pytest.mark.thorough
 def test_compare(tmp_path: Path) -> None:
     mine = tmp_path / "mine.json"
     ok("plan", f"{FACTORIES}:good", "--mesh", "4", "--hardware", "h100", "-o", mine)
@@ -189,6 +190,7 @@ def test_simulate_refuses(files: dict[str, Path]) -> None:
     assert "too long to simulate: pass 4096 at most" in long
 
 
+@pytest.mark.thorough
 def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert "MB)" in ok("report", files["one"], "-o", page)
@@ -207,6 +209,7 @@ def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     assert "<summary>up.weight is " in text and "The step took 1.0 s" in text
 
 
+@pytest.mark.thorough
 def test_report_with_a_frontier(tmp_path: Path) -> None:
     """Of the very flags that made the plan."""
     on = (f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "--optimizer", "SGD",
@@ -251,6 +254,7 @@ def test_report_refuses_another_curve(
     assert message.count(", the plan's ") == 1 and "`autopar frontier MODEL -o`" in message
 
 
+@pytest.mark.thorough
 def test_report_refuses(files: dict[str, Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     (tmp_path / "one.txt").write_text("{")

@@ -17,6 +17,7 @@ GIVEN = ("price", GPT, "--hardware", "h100")
 MEGATRON = "--tensor-model-parallel-size 2\n--micro-batch-size 4\n--tp-comm-overlap\n"
 
 
+@pytest.mark.thorough
 def test_a_configuration_beside_the_choice(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     words = ("--tp", 2, "--dp", 2, "--zero", 1, "-o", path)
@@ -31,6 +32,7 @@ def test_a_configuration_beside_the_choice(tmp_path: Path) -> None:
 FIGURES = ("step_s", "peak_nbytes", "bubble", "tokens_per_s", "mfu")
 
 
+@pytest.mark.thorough
 def test_figures_for_programs() -> None:
     found = json.loads(ok(*GIVEN, "--dp", 2, "--microbatch", 2, "--json", "--only"))
     assert all(isinstance(found[name], float) for name in FIGURES)

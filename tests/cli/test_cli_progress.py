@@ -153,6 +153,7 @@ def test_one_process_of_many_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert _loaded(GOOD, None, None) and screen.getvalue() == ""
 
 
+@pytest.mark.thorough
 def test_a_pipe_hears_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

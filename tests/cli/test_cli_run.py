@@ -58,6 +58,7 @@ def test_torchrun_takes_the_documented_line(page: str) -> None:
         assert [read.training_script, *read.training_script_args] == words[words.index("autopar") :]
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_is_heard_at_once() -> None:
     with pytest.raises(CostModelError, match="Process 0 of 1 died with exit code 3"):
         processes.run(1, partial(os._exit, 3))

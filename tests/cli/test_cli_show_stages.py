@@ -43,6 +43,7 @@ def test_a_block_is_shown_with_its_operators(path: Path) -> None:
     assert found["stage"] == 1 and found["operators"]
 
 
+@pytest.mark.thorough
 def test_a_block_without_parameters(path: Path) -> None:
     said = ok("show", path, MODEL, "--block", "transformer.h.1.mlp.act")
     assert said.startswith("stage 1 of 2\n") and "act/" in said

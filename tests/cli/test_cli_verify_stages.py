@@ -29,7 +29,7 @@ def refused(path: Path, *words: object) -> str:
     return fails("verify", path, GPT, "--no-bound", *words)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_limit_is_of_the_microbatches_in_flight(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     ok("plan", GPT, "--mesh", "4", "--hardware", "h100", "--stages", "2", "--schedule", "1f1b",

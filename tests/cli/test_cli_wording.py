@@ -90,6 +90,7 @@ def test_renamed_flags_exist() -> None:
     assert "factory" in MODEL_HELP  # which returns them
 
 
+@pytest.mark.thorough
 def test_no_message_is_for_python_alone() -> None:
     assert {"stages", "hardware", "memory_limit", "example_inputs", "stage"} <= ARGUMENTS
     named = re.compile(rf"(?<![\w'.\[-])({'|'.join(sorted(ARGUMENTS))})=")

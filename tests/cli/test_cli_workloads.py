@@ -36,6 +36,7 @@ PIPER: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "load_s", "stages"),
     [(to_json(CHAIN), 6.0, 2), (json.dumps(PARTITIONING), 2.0, 2), (json.dumps(PIPER), 2.0, None)],
@@ -87,6 +88,7 @@ def test_options_of_layers_are_shown(tmp_path: Path) -> None:
     assert "again" in ok("stages", file) and "vanilla" in ok("stages", file)
 
 
+@pytest.mark.thorough
 def test_too_many_downsets_have_a_bound(tmp_path: Path) -> None:
     """Thirty layers side by side: a second is not enough for 2**30 downsets."""
     file = tmp_path / "layers.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -37,6 +38,7 @@ def all_pairs(count: int, edges: dict[tuple[int, int], float]) -> np.ndarray:
     return seconds
 
 
+@pytest.mark.thorough
 @given(EDGES, st.permutations(range(8)), st.booleans())
 def test_every_column_is_the_cheapest(edges, order, whole):
     before, chains.WHOLE = chains.WHOLE, 100 if whole else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autopar.ir.graph import Saved, short
 from autopar.memory.of_rank import divided, of_rank
 from tests import parity, peaks
@@ -22,6 +24,7 @@ def test_one_head_is_expanded_without_a_copy() -> None:
     assert (share.shares, asked.shares) == ((None,), (0,))
 
 
+@pytest.mark.slow
 def test_what_was_summed_or_gathered_lies_in_order() -> None:
     """Attention lays heads as its operands lay; where they were gathered, a reshape copies."""
     share, asked = both("architectures.gemma", "megatron", "reshape")
@@ -30,6 +33,7 @@ def test_what_was_summed_or_gathered_lies_in_order() -> None:
     assert 0 not in share.operands and 0 in asked.operands
 
 
+@pytest.mark.thorough
 def test_the_most_an_operator_holds_is_not_divided() -> None:
     """Half of the tokens need half of the rows, but all of the experts' gradients."""
     share, asked = both("architectures.mixtral", "zero2", "routed_experts")

@@ -196,6 +196,7 @@ def test_little_overlap_is_no_reason_for_more_buckets(monkeypatch: pytest.Monkey
     assert planned(LITTLE).buckets == 1
 
 
+@pytest.mark.thorough
 def test_each_link_hides_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sum takes from compute goes with its bytes: of a slow link's time that is little."""
     monkeypatch.setattr("autopar.cost.parameters.SHARES", SHARES[:1])

@@ -69,6 +69,7 @@ def test_of_very_many_ranks_the_last_comes_as_extremes_do() -> None:
     assert lateness(10**9) == pytest.approx(latest / NormalDist().inv_cdf(1.625 / 2.25), rel=0.01)
 
 
+@pytest.mark.thorough
 def test_what_is_counted_is_whole() -> None:
     device = load("cpu").device
     for ask in (

@@ -228,6 +228,7 @@ def test_curves_say_what_operators_reach() -> None:
     assert [share for _, share in curve.backward] == pytest.approx([0.5, 0.5], rel=1e-2)
 
 
+@pytest.mark.thorough
 def test_samples_run_what_they_are_named_for() -> None:
     every = list(samples(QUICK.matrices, QUICK.curve_nbytes))
     assert len({sample.amount for sample in every}) == len(every)
@@ -263,7 +264,7 @@ def test_the_shipped_profile_states_its_errors() -> None:
     assert all(share.error > 0 for share in hardware.shared.values())
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_quick_run_gives_a_valid_profile() -> None:
     heard: list[str] = []
     start = time.monotonic()
@@ -296,6 +297,7 @@ def test_ranks_that_make_no_sense(ranks: tuple[int, ...]) -> None:
         calibrate(quick=True, ranks=ranks)
 
 
+@pytest.mark.thorough
 def test_the_first_error_of_a_process_ends_the_run() -> None:
     with pytest.raises(CostModelError, match=r"process failed: rank 0: .*negative"):
         run(1, partial(measure, Effort(matrices=(-3,), rounds=1)))

@@ -147,6 +147,7 @@ def test_a_failing_write_leaves_nothing_of_itself(tmp_path: Path) -> None:
     assert store.settings() == (HERE,) and len(store.read(HERE)) == 1
 
 
+@pytest.mark.thorough
 def test_a_killed_writer_leaves_the_file_whole(tmp_path: Path) -> None:
     path = tmp_path / "times.sqlite"
     Database(path).write(HERE, [timed(64)])

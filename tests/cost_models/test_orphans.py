@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import os, sys, time
 from functools import partial
@@ -35,6 +37,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script, folder = tmp_path / "job.py", tmp_path / "pids"
     script.write_text(SCRIPT)

@@ -94,6 +94,7 @@ def test_shipped_profile_prints_and_parses_back(name: str) -> None:
     assert parse(to_text(hardware), "printed") == hardware
 
 
+@pytest.mark.thorough
 @given(machines())
 def test_any_profile_prints_and_parses_back(hardware: Hardware) -> None:
     assert parse(to_text(hardware), "printed") == hardware
@@ -325,6 +326,7 @@ def test_bad_file_names_itself_the_key_and_the_remedy(
     assert str(path) in str(caught.value) and "autopar calibrate" in str(caught.value)
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_no_damage_to_a_file_ends_in_another_error(data: st.DataObject) -> None:
     whole = to_text(load("cpu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
 import torch
 
 from cost_models.calibrate.effort import QUICK
@@ -31,10 +32,12 @@ def twice() -> tuple[float, float]:
     return computing_seconds(actions, QUICK, 1.0)[0], computing_seconds(actions, QUICK, 100.0)[0]
 
 
+@pytest.mark.slow
 def test_seconds_of_a_shared_core_last_longer() -> None:
     assert run(2, on_one_core) > 1.5
 
 
+@pytest.mark.slow
 def test_what_is_computed_is_counted_by_the_core() -> None:
     core_s, whole_s = run(2, asleep)
     assert core_s < ASLEEP_S / 2 < ASLEEP_S <= whole_s

@@ -40,7 +40,7 @@ def test_noise_makes_no_figure_negative(
     assert (found.behind, found.late_s) == pytest.approx(expected)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_rank_waits_for_one_that_rests() -> None:
     """The second one rests as long as it multiplies, and 10 ms more in each turn.
 

@@ -14,6 +14,7 @@ from tests.distributed import jobs
 from tests.pool import Pool
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "mesh", "preset"),
     [
@@ -38,20 +39,24 @@ def test_clipping(pool: Pool, preset: str, norm_type: float) -> None:
     pool.run(4, jobs.clipping, (2, 2), preset, norm_type)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", daily(["fsdp", "megatron"], ["fsdp"]))
 def test_evaluation(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.evaluation, (2,), preset)
 
 
+@pytest.mark.thorough
 def test_other_shapes(pool: Pool) -> None:
     pool.run(2, jobs.other_shapes, (2,))
 
 
+@pytest.mark.thorough
 def test_refused_shapes(pool: Pool) -> None:
     for message in pool.run(2, jobs.refused_shapes, (2,)):
         assert "replan=False" in message and "input_ids: int64[3, 16]" in message
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("preset", "replicas"), [("ddp", 4), ("megatron", 2), ("fsdp", 4), ("fsdp_megatron", 2)]
 )
@@ -67,7 +72,7 @@ def test_names_and_groups(pool: Pool) -> None:
     pool.run(2, jobs.names_and_groups, (2,))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: Path) -> None:
     pool.run(4, jobs.checkpoint, str(tmp_path), True, (2, 2), "fsdp_megatron")
     pool.run(2, jobs.checkpoint, str(tmp_path), False, (2,), "zero2")
@@ -80,13 +85,14 @@ def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: P
         assert torch.allclose(model.state_dict()[key], value, atol=1e-5), key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "preset", "local"),
     [
         ("gpt2", None, False),
         pytest.param("bert", "fsdp", False, marks=pytest.mark.slow),
         ("mlp", "ddp", True),
-        ("llama", "zero2", False),
+        pytest.param("llama", "zero2", False, marks=pytest.mark.slow),
     ],
 )
 def test_microbatches(pool: Pool, name: str, preset: str | None, local: bool) -> None:
@@ -100,14 +106,10 @@ def test_refused_microbatches(pool: Pool) -> None:
     assert "8 cannot be cut into 3" in first
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "preset",
-    [
-        pytest.param("ddp", marks=pytest.mark.slow),
-        "zero2",
-        pytest.param("fsdp", marks=pytest.mark.slow),
-        "fsdp_megatron",
-    ],
+    daily(["ddp", "zero2", "fsdp", "fsdp_megatron"], ["fsdp_megatron"]),
 )
 def test_bfloat16(pool: Pool, preset: str) -> None:
     pool.run(4, jobs.bfloat16, (2, 2), preset)
@@ -117,6 +119,7 @@ def test_bfloat16_batch_norms(pool: Pool) -> None:
     pool.run(2, jobs.bfloat16_norms, (2,), "ddp")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", daily(["ddp", "fsdp"], ["fsdp"]))
 def test_autocast(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.autocast, (2,), preset)

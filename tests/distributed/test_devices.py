@@ -66,6 +66,7 @@ def graph_breaks() -> int:
     return len(counters["graph_break"])
 
 
+@pytest.mark.thorough
 def test_makers_compile_into_one_graph(pool: Pool) -> None:
     assert pool.run(1, graph_breaks) == [0]
 
@@ -93,6 +94,7 @@ def steps_elsewhere(name: str, preset: str | None) -> None:
     assert here == there
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "preset"), [("made", "fsdp"), ("made", "megatron"), ("gpt2", "megatron")]
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.daily import daily
 from tests.distributed import early_jobs
 from tests.pipelines import Line
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedule", daily(["1f1b", "zb-h1"], ["zb-h1"]))
 def test_sums_begin_with_the_last_gradient(pool: Pool, schedule: str) -> None:
     line = Line("gpt2", (4,), (2, 2), schedule, 2, preset="ddp")
     for buckets, begun in pool.run(4, early_jobs.launched_before, line):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import autopar
 from autopar.runtime.checkpoint import load
+from tests.daily import daily
 from tests.distributed.jobs import message_of
 from tests.pool import Pool
 
@@ -118,7 +119,8 @@ def without_gradients(path: str, saved: int, loaded: int) -> str:
         return message_of(lambda: parallel.train_step(x=x))
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("saved", "loaded"), daily([(1, 2), (2, 1), (2, 2)], [(2, 1)]))
 def test_weights_without_gradient(pool: Pool, tmp_path: Path, saved: int, loaded: int) -> None:
     for said in pool.run(2, without_gradients, str(tmp_path / "step"), saved, loaded):
         assert "train_step computes gradients, which are off here" in said

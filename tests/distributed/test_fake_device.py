@@ -22,7 +22,8 @@ CASES = [
     for i, name in enumerate(ARCHITECTURES)
     if name not in REFUSED
 ]
-EVERY_DAY = [(name, *each) for name in ("gpt2", "cnn") for each in PRESETS]
+MODELS = [(name, *each) for name in ("gpt2", "cnn") for each in PRESETS]
+EVERY_DAY = MODELS[len(PRESETS) :]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +35,13 @@ def process() -> Iterator[Executor]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "preset", "shape"), daily([*EVERY_DAY, *CASES], EVERY_DAY))
+@pytest.mark.parametrize(("name", "preset", "shape"), daily([*MODELS, *CASES], EVERY_DAY))
 def test_everything_is_on_the_device(process: Executor, name: str, preset: str, shape: Any) -> None:
     found = process.submit(fake_device.elsewhere, name, preset, shape)
     assert found.result(LIMIT_S) == []
 
 
+@pytest.mark.thorough
 def test_a_tensor_of_the_cpu_is_found(process: Executor) -> None:
     """The recurrent network starts from zeros that emitted code makes."""
     found = process.submit(fake_device.elsewhere, "architectures.lstm", "ddp", 2, "cpu")

@@ -54,8 +54,9 @@ ENDS = (
     "slow_between", "holding_the_lock", "slow_plan", "in_thread", "in_fork", "loader",
     "forked_child_ends", "stopped_shortly",
 )  # fmt: skip
-EVERYDAY = {("ddp", "kill", 1), ("ddp", "evaluate_alone", 1)}
-THOROUGH = {("fsdp", "exit_0", 0), ("nothing", "stop", 1), ("ddp", "later", 1)}
+THOROUGH = {("fsdp", "exit_0", 0), ("ddp", "evaluate_alone", 1), ("ddp", "plain", 1)}
+"""Those that end soonest, one of each kind."""
+SLOW = {("ddp", "kill", 1), ("nothing", "stop", 1), ("ddp", "later", 1)}
 PRESETS = ("ddp", "fsdp", "stages")
 
 
@@ -65,10 +66,10 @@ def cases(hows: Iterable[str], presets: tuple[str, ...]) -> list[object]:
     for number, how in enumerate(hows):
         turn = number // 3
         case = (presets[turn % len(presets)], how, turn % 2)
-        extra = [c for c in (*EVERYDAY, *THOROUGH) if c[1] == how]
+        extra = [c for c in (*THOROUGH, *SLOW) if c[1] == how]
         for each in dict.fromkeys((*extra, case) if number % 3 == 1 else extra):
             mark = pytest.mark.thorough if each in THOROUGH else pytest.mark.slow
-            found.append(pytest.param(*each, marks=() if each in EVERYDAY else mark))
+            found.append(pytest.param(*each, marks=mark))
     return found
 
 
@@ -76,6 +77,7 @@ def ended(preset: str, how: str, failing: int) -> list[Ended]:
     return run(SCRIPT, [preset, how, str(failing)], 2, **LIMITS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("preset", "how", "failing"), cases(WORDS, (*PRESETS, "nothing")))
 def test_the_other_says_why(preset: str, how: str, failing: int) -> None:
     found = ended(preset, how, failing)

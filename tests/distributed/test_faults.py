@@ -27,7 +27,7 @@ def environment(**more: str) -> dict[str, str]:
     [
         pytest.param("failing.py", "raise", marks=pytest.mark.slow),
         ("failing.py", "kill"),
-        ("failing_pipeline.py", "raise"),
+        pytest.param("failing_pipeline.py", "raise", marks=pytest.mark.slow),
         pytest.param("failing_pipeline.py", "kill", marks=pytest.mark.slow),
     ],
 )
@@ -83,7 +83,7 @@ def test_without_a_launcher(failing: int) -> None:
             assert f"rank {failing} failed first: ValueError: broken on purpose" in text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_that_leaves_is_not_waited_for() -> None:
     """Before the first step, in which ranks compare their batches."""
     (status, text), (left, _) = run_by_hand("leave", 1, 2)
@@ -94,7 +94,7 @@ def test_one_that_leaves_is_not_waited_for() -> None:
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_watch_ends_before_the_interpreter() -> None:
     """A thread inside the store when the interpreter goes down aborts the process; half of the time."""
     command = [sys.executable, str(SCRIPT.parent / "ending.py")]

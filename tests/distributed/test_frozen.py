@@ -28,14 +28,8 @@ FROZEN = ["lora", "llama_lora", "one_bias", "half_frozen"]
 TABLES = {"used:*.wte.weight": "[S(0), *]"}
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lora", "odd_buffers",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in FROZEN if n != "lora"),
-    ],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FROZEN, "odd_buffers"])
 def test_equals_one_process(pool: Pool, name: str) -> None:
     """Presets, the solver's plan, random plans: values, gradients and traffic to the byte."""
     presets = [None, "ddp", "zero2", "fsdp", "megatron", "fsdp_megatron"]
@@ -44,6 +38,13 @@ def test_equals_one_process(pool: Pool, name: str) -> None:
     works = [parity.preset_work(name, (2, 2), preset) for preset in presets]
     works += [parity.random_work(name, (2, 2), seed) for seed in range(4)]
     pool.run(4, parity.check_all, works)
+
+
+@pytest.mark.thorough
+def test_adapters_equal_one_process(pool: Pool) -> None:
+    """On two ranks, by a preset and a random plan."""
+    works = [parity.preset_work("lora", (2,), "fsdp"), parity.random_work("lora", (2,), 0)]
+    pool.run(2, parity.check_all, works)
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -74,7 +75,8 @@ def optimizer_state(name: str, preset: str) -> tuple[set[str], set[str]]:
     return graded, held
 
 
-@pytest.mark.parametrize("preset", ["zero2", "fsdp"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("preset", daily(["zero2", "fsdp"], ["fsdp"]))
 def test_no_gradient_and_no_state(pool: Pool, preset: str) -> None:
     for graded, held in pool.run(2, optimizer_state, "one_bias", preset):
         assert graded == held == {"transformer.h.1.mlp.c_fc.bias"}
@@ -83,7 +85,7 @@ def test_no_gradient_and_no_state(pool: Pool, preset: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", daily(TRUNKS, ["probe", "pictures"]))
+@pytest.mark.parametrize("name", daily(TRUNKS, ["pictures"]))
 def test_a_frozen_trunk_equals_one_process(pool: Pool, name: str) -> None:
     """Two ranks; partial values without gradient and statistics of a split batch among them."""
     presets = (None, "ddp", "fsdp", "megatron")
@@ -104,7 +106,7 @@ def test_a_frozen_trunk_on_four_ranks(pool: Pool, name: str, shape: tuple[int, .
     pool.run(4, parity.check_all, works)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_frozen_table_is_split_where_it_is_used(pool: Pool) -> None:
     """Rows over an axis: partial results without gradient, added up by a forward all-reduce alone."""
     work = parity.constrained_work("frozen_table", (2, 2), TABLES)
@@ -118,6 +120,7 @@ def test_a_frozen_table_is_split_where_it_is_used(pool: Pool) -> None:
     pool.run(4, parity.check_all, [work])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["probe", "pictures", "bert_head"])
 def test_data_parallelism_divides_the_frozen_work(name: str) -> None:
     """And sends nothing backward for it: only the head has gradients."""

@@ -29,7 +29,8 @@ def in_place(works: list[parity.Work]) -> int:
     return summed
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 2)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("shape", [(2,), pytest.param((2, 2), marks=pytest.mark.slow)])
 def test_steps_are_those_of_one_process(pool: Pool, shape: tuple[int, ...]) -> None:
     works = [parity.preset_work(name, shape, "fsdp") for name in ("llama", "heavy.pairs")]
     every = pool.run(math.prod(shape), in_place, works)

@@ -12,6 +12,7 @@ from tests.pool import Pool
 PRESETS = ("ddp", "zero2", "fsdp")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MOVED)
 def test_step(pool: Pool, name: str) -> None:
     works = [parity.preset_work(name, (2,), preset) for preset in PRESETS]

@@ -30,6 +30,7 @@ EVERYDAY, MORE = 2, 4
 a hundred."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EVERY_DAY)
 def test_presets(pool: Pool, name: str) -> None:
     """Every other preset, by model the even or the odd ones, rotating over meshes; the slow run does
@@ -59,7 +60,7 @@ def test_presets_on_every_mesh(pool: Pool, name: str, shape: tuple[int, ...]) ->
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), *EVERY_DAY[1:]])
+@pytest.mark.parametrize("name", daily(models.ALL, ["mlp", "odds"]))
 def test_random_plans(pool: Pool, name: str) -> None:
     """A few random plans on every mesh."""
     run(pool, [parity.random_work(name, s, 1000 + i) for i in range(EVERYDAY) for s in MESHES])
@@ -73,7 +74,7 @@ def test_many_random_plans(pool: Pool, name: str, shape: tuple[int, ...]) -> Non
     run(pool, [parity.random_work(name, shape, seed) for seed in range(MORE)])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_random_plans_cover_every_conversion() -> None:
     """The everyday plans together use every type and every step of the algebra."""
     found: Counter[tuple[str, str]] = Counter()

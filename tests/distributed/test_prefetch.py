@@ -41,9 +41,8 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "preset", "recompute"), daily(PLACES, [PLACES[0], PLACES[3], PLACES[4]])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "shape", "preset", "recompute"), daily(PLACES, PLACES[:1]))
 def test_presets(
     pool: Pool, name: str, shape: tuple[int, ...], preset: str, recompute: Recompute
 ) -> None:
@@ -52,9 +51,10 @@ def test_presets(
     run(pool, [work])
 
 
-@pytest.mark.parametrize(("name", "shape"), daily(
-    [(name, shape) for name in models.DEEP for shape in MESHES], [("deep.llama", (2,))]
-))  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shape"), [(name, shape) for name in models.DEEP for shape in MESHES]
+)
 def test_random_plans_of_equal_blocks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
     works = [parity.random_work(name, shape, seed, True, alike=True) for seed in range(3)]
     assert any("for block in" in work.source for work in works)
@@ -86,9 +86,8 @@ MEMORY = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "preset", "recompute"), daily(MEMORY, [MEMORY[0], MEMORY[3], MEMORY[6]])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "shape", "preset", "recompute"), daily(MEMORY, MEMORY[1:2]))
 def test_memory(
     pool: Pool, name: str, shape: tuple[int, ...], preset: str, recompute: Recompute
 ) -> None:
@@ -120,7 +119,10 @@ def test_gathers_start_one_block_ahead(pool: Pool) -> None:
 PLACES_OF_HABITS = [((2,), "fsdp", "none"), ((2,), "fsdp", "full"), ((2, 2), "hsdp", "none")]
 
 
-@pytest.mark.parametrize(("shape", "preset", "recompute"), PLACES_OF_HABITS)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shape", "preset", "recompute"), daily(PLACES_OF_HABITS, PLACES_OF_HABITS[1:2])
+)
 @pytest.mark.parametrize("habit", [ahead_jobs.evaluated, ahead_jobs.failed, ahead_jobs.accumulated])
 def test_habits(
     pool: Pool,
@@ -135,6 +137,7 @@ def test_habits(
     pool.run(math.prod(shape), habit, work)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("shape", "preset", "recompute"), PLACES_OF_HABITS)
 def test_the_backward_goes_on(
     pool: Pool, shape: tuple[int, ...], preset: str, recompute: Recompute

@@ -11,11 +11,18 @@ SPLIT = {"used:*.wte.weight": "[S(0)]"}
 WHOLE = {"stored:*.wte.weight": "[S(0)]", "used:*.wte.weight": "[R]"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "constraints", "size", "called"),
     [
         ("gpt2", SPLIT, 64, ("vocab_parallel_embedding", "cross_entropy_sum")),
-        ("uneven_gpt2", SPLIT, 257, ("vocab_parallel_embedding", "cross_entropy_sum")),
+        pytest.param(
+            "uneven_gpt2",
+            SPLIT,
+            257,
+            ("vocab_parallel_embedding", "cross_entropy_sum"),
+            marks=pytest.mark.slow,
+        ),
         ("uneven_gpt2", WHOLE, 257, ("padded_embedding", "cross_entropy_sum")),
     ],
 )

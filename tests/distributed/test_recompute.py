@@ -18,7 +18,7 @@ from tests.pool import Pool
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        ("gpt2", "selective"),
+        pytest.param("gpt2", "selective", marks=pytest.mark.slow),
         ("llama", "full"),
         pytest.param("bert", "selective", marks=pytest.mark.slow),
     ],
@@ -45,7 +45,7 @@ def test_gathers_of_activations(pool: Pool, name: str) -> None:
     run(pool, [work])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama"])
 def test_random_plans_of_random_blocks(pool: Pool, name: str) -> None:
     run(pool, [parity.random_work(name, s, 3000 + i, True) for i in range(1) for s in MESHES])

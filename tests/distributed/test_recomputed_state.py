@@ -11,6 +11,7 @@ from tests.distributed import state_jobs as jobs
 from tests.pool import Pool
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", jobs.KINDS)
 @pytest.mark.parametrize("recompute", ["full", "selective"])
 def test_gradients_of_recomputed_models_with_state(pool: Pool, kind: str, recompute: str) -> None:

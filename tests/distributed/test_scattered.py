@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autopar.cost.filled import gradient_buckets
 from autopar.plans.plan import Plan
 from autopar.sharding.sharding_problem import Settings, prices_of
@@ -26,10 +28,12 @@ def test_parts_alone_rest(pool: Pool) -> None:
     pool.run(2, jobs.rests, work())
 
 
+@pytest.mark.thorough
 def test_over_two_axes(pool: Pool) -> None:
     pool.run(4, jobs.rests, work((2, 2)))
 
 
+@pytest.mark.thorough
 def test_a_backward_that_fails_between_buckets(pool: Pool) -> None:
     pool.run(2, jobs.failing, work())
 

@@ -20,6 +20,7 @@ PLACES = (((2,), "ddp"), ((2,), "fsdp"), ((2,), "megatron"))
 WIDER = (((4,), "ddp"), ((2, 2), "fsdp_megatron"), ((2,), None), ((1,), None))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(SELECTIONS, DAILY))
 def test_on_two_ranks(pool: Pool, name: str) -> None:
     run(pool, [parity.preset_work(name, shape, preset) for shape, preset in PLACES])

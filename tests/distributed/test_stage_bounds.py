@@ -142,6 +142,7 @@ def test_what_took_no_part_has_no_gradient(pool: Pool, stages: tuple[int, ...]) 
     pool.run(sum(stages), idle, stages)
 
 
+@pytest.mark.slow
 def test_pipelines_of_numbers_are_bounded_and_warned_of(pool: Pool) -> None:
     assert pool.run(2, numbers) == [(4, 4, 1)] * 2
 

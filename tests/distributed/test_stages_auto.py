@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daily import daily
 from tests.pipeline.build.hosts import slow_hosts
 from tests.pipelines import Line, check_lines
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize("schedule", daily([None, "zb-h1", "zb-v"], [None, "zb-v"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [None, "zb-h1", "zb-v"])
 def test_chosen_stages_are_equal(pool: Pool, schedule: str | None) -> None:
     """Between hosts little can be sent, so that stages are the best that there is, the tied weight's
     copies included."""

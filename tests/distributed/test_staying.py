@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests.daily import daily
 from tests.distributed import staying_jobs
 from tests.pool import Pool
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("preset", "shape"),
-    [("ddp", (2,)), ("zero2", (2,)), ("fsdp", (2,)), ("zero2", (2, 2)), ("hsdp", (2, 2))],
+    daily(
+        [("ddp", (2,)), ("zero2", (2,)), ("fsdp", (2,)), ("zero2", (2, 2)), ("hsdp", (2, 2))],
+        [("zero2", (2,)), ("hsdp", (2, 2))],
+    ),
 )
 def test_gradients_add_up_as_in_one_process(
     pool: Pool, preset: str, shape: tuple[int, ...]

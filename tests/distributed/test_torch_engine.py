@@ -26,6 +26,7 @@ GREETS_ITSELF = torch.__version__ < TorchVersion("2.13")
 worker, which gloo refuses."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("line", daily(LINES, LINES[:1]), ids=str)
 def test_equal(pool: Pool, line: Line) -> None:
     if line.schedule == "zb-v" and GREETS_ITSELF:

@@ -38,8 +38,8 @@ EVERYDAY, MORE = 2, 3
 """Plans by model and mesh, every day and in the slow run; `benchmarks/parity.py` has more."""
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", daily(PADDED, ["uneven_five"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PADDED)
 def test_random_plans(pool: Pool, name: str) -> None:
     """Loss, gradients, weights, sizes at rest and traffic under a few random plans."""
     run(
@@ -52,7 +52,8 @@ def test_random_plans(pool: Pool, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", daily(PADDED, ["uneven_regression"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PADDED)
 def test_gradients_add_up(pool: Pool, name: str) -> None:
     """Over backwards, under plans whose gradients lie padded in their buckets."""
     for shape, to in PADDED[name].items():
@@ -88,8 +89,8 @@ def test_training(
         assert padded in said
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", daily(["uneven_gpt2", "uneven_five"], ["uneven_five"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uneven_gpt2", "uneven_five"])
 def test_checkpoints_move(pool: Pool, tmp_path: Path, name: str) -> None:
     """From a padded plan to one without padding, and back, and into the plain model."""
     stages = (((4,), "vocabulary"), ((2, 2), None), ((4,), "vocabulary"))
@@ -104,13 +105,16 @@ def test_checkpoints_of_heads_move(pool: Pool, tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "force"), [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")]
+    ("name", "force"),
+    daily(
+        [("uneven_five", "vocabulary"), ("uneven_gpt2", "heads")], [("uneven_five", "vocabulary")]
+    ),
 )
 def test_plain_weights(pool: Pool, tmp_path: Path, name: str, force: str) -> None:
     pool.run(4, jobs.plain_weights, str(tmp_path), name, (4,), force)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("force", daily(["vocabulary", "heads"], ["heads"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("force", ["vocabulary", "heads"])
 def test_other_batches(pool: Pool, force: str) -> None:
     pool.run(2, jobs.other_batches, (2,), force)

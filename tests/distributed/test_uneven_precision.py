@@ -87,7 +87,7 @@ def step(model: torch.nn.Module, single: Any) -> None:
     "precision",
     [
         "bfloat16",
-        pytest.param("float16", marks=pytest.mark.thorough),
+        pytest.param("float16", marks=pytest.mark.slow),
         pytest.param("autocast", marks=pytest.mark.thorough),
     ],
 )
@@ -95,7 +95,7 @@ def step(model: torch.nn.Module, single: Any) -> None:
     ("name", "mesh", "force", "padded"),
     [
         ("uneven_five", (4,), "vocabulary", "5 -> 8"),
-        ("uneven_half_frozen", (2,), "heads", "5 -> 6"),
+        pytest.param("uneven_half_frozen", (2,), "heads", "5 -> 6", marks=pytest.mark.slow),
         pytest.param("uneven_gpt2", (4,), "batch", "6 -> 8", marks=pytest.mark.slow),
     ],
 )

@@ -17,6 +17,7 @@ from tests.pool import Pool
 PLANS: list[tuple[tuple[int, ...], str | None]] = [((2, 2), "fsdp_megatron"), ((2, 2), None)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "preset"),
     daily(
@@ -24,7 +25,7 @@ PLANS: list[tuple[tuple[int, ...], str | None]] = [((2, 2), "fsdp_megatron"), ((
             ("gpt2", "fsdp_megatron"), ("llama", "fsdp"), ("bert", None), ("t5", "zero2"),
             ("attending", "fsdp"), ("cnn", "ddp"),
         ],
-        [("gpt2", "fsdp_megatron"), ("attending", "fsdp")],
+        [("attending", "fsdp")],
     ),
 )  # fmt: skip
 def test_meta_models_are_initialised_as_in_one_process(
@@ -58,7 +59,7 @@ def test_save_and_read_safetensors(pool: Pool, tmp_path: Path, name: str) -> Non
         assert torch.equal(plain.state_dict()[key], value), key
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_transformers_reads_what_was_saved_and_the_other_way(pool: Pool, tmp_path: Path) -> None:
     model = models.gpt2()[0]
     ours, theirs, bare = tmp_path / "ours", tmp_path / "theirs", tmp_path / "bare"
@@ -75,7 +76,7 @@ def test_transformers_reads_what_was_saved_and_the_other_way(pool: Pool, tmp_pat
     pool.run(2, jobs.read, "gpt2", (2,), "fsdp", str(bare))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
     """Strided layouts on both sides: megatron splits fused qkv in blocks."""
     pool.run(4, jobs.checkpointed, "gpt2", (2, 2), "fsdp_megatron", str(tmp_path / "step"))
@@ -85,6 +86,7 @@ def test_read_a_checkpoint_directory(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.read, "gpt2", (2,), "megatron", str(tmp_path / "plain"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mesh", "preset"), PLANS)
 @pytest.mark.parametrize(
     "name",
@@ -96,6 +98,7 @@ def test_a_state_dict_loads_and_goes_back(
     pool.run(4, jobs.loaded, name, mesh, preset)
 
 
+@pytest.mark.thorough
 def test_a_state_dict_that_does_not_fit(pool: Pool) -> None:
     for messages in pool.run(2, jobs.load_errors, (2,)):
         missing, extra, shape, untied, assign, from_weights, to_parallelize = messages
@@ -122,8 +125,9 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.adapters_on_loaded, (2,), str(path))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's peak memory")
-@pytest.mark.parametrize("reads", daily([False, True], [True]))
+@pytest.mark.parametrize("reads", daily([False, True], [False]))
 def test_no_process_holds_the_whole_model(pool: Pool, tmp_path: Path, reads: bool) -> None:
     """256 MiB on four ranks: each rank's memory grows by its shards and a few parameters."""
     layers = 64

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daily import daily
 from tests.docs.blocks import ROOT, blocks
 from tests.docs.runner import Runner
 
@@ -15,12 +16,14 @@ PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/
 LONG = [
     page for page in PAGES if any(block.slow for block in blocks((ROOT / page).read_text(), page))
 ]
-"""All of the others runs every day."""
+"""All of the others runs in `test_everyday`."""
 STARTED = ("README.md", "docs/profile.md")
+TEACHING = ("docs/cookbook.md", "docs/guide.md", "docs/limits.md", "docs/profile.md")
+"""Pages with most code behind the README and the tutorial; they run in the slow set alone."""
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", daily(PAGES, [page for page in PAGES if page not in TEACHING]))
 def test_everyday(page: str, page_folder: Path, forked: Mapping[str, str]) -> None:
     Runner(page_folder, True, forked).run(blocks((ROOT / page).read_text(), page))
 

@@ -48,7 +48,7 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_it_builds(tmp_path: Path) -> None:
     """Links, anchors and the names of the reference are right: mkdocs would warn."""
     done = build(SITE / "mkdocs.yml", tmp_path / "site")
@@ -69,6 +69,7 @@ def test_it_builds(tmp_path: Path) -> None:
     assert "Raises <code>InputError</code>" in reference
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "warning"),
     [

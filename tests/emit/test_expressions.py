@@ -248,7 +248,7 @@ def test_is_the_operator(example: Example) -> None:
     assert not _all_differences(example, ("float64",))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("example", FIXED, ids=lambda e: e.name)
 def test_is_the_operator_in_all_dtypes_and_layouts(example: Example) -> None:
     assert not _all_differences(example, DTYPES)

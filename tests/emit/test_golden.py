@@ -28,11 +28,13 @@ def emitted(name: str, mesh: str, preset: str) -> str:
     return re.sub(r"predicted on .*", "predicted ...", made.source)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "mesh", "preset"), CASES)
 def test_emitted(golden: Callable[[str, str], None], name: str, mesh: str, preset: str) -> None:
     golden(f"emitted_{name}_{mesh}_{preset}.txt", emitted(name, mesh, preset))
 
 
+@pytest.mark.thorough
 def test_layers_are_written_once() -> None:
     """Twelve layers emit no more code than three."""
     model, inputs, _ = models.gpt2(layers=3)

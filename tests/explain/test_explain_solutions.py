@@ -83,7 +83,10 @@ def pins(plan: Plan, name: str, entry: ParameterPlan) -> dict[str, dict[str, str
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "mesh", "name"),
-    [(mlp, (2, 2), "up.weight"), (gpt2, (2,), "transformer.h.0.mlp.c_fc.weight")],
+    [
+        (mlp, (2, 2), "up.weight"),
+        pytest.param(gpt2, (2,), "transformer.h.0.mlp.c_fc.weight", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("preset", [None, "megatron"])
 def test_a_parameters_alternatives_are_plans_with_it_pinned(
@@ -119,7 +122,7 @@ class Inner(nn.Module):
         return self.inner(**batch).loss
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     model, inputs, _ = llama()
     case = (Inner(model), inputs, None)
@@ -140,7 +143,7 @@ def test_a_modules_alternatives_are_the_presets_and_recomputation() -> None:
     assert recomputed.objective_s == pytest.approx(full.objective_s, rel=1e-3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_block_is_changed_alone() -> None:
     """Of one of two blocks: what is recomputed or split otherwise is that one."""
     case = llama()
@@ -159,8 +162,8 @@ def test_a_block_is_changed_alone() -> None:
                 assert not entry.stored.is_split
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("share", [pytest.param(0.95, marks=pytest.mark.slow), 0.7])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.95, 0.7])
 def test_within_a_memory_limit(share: float) -> None:
     case = gpt2()
     model, inputs, _ = case

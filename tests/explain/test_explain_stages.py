@@ -48,6 +48,7 @@ def test_within_the_stage_that_has_it(planned: tuple[PipelinePlan, Any, Any]) ->
     )
 
 
+@pytest.mark.slow
 def test_a_block_within_a_stage(planned: tuple[PipelinePlan, Any, Any]) -> None:
     plan, model, inputs = planned
     found = explain_plan(plan, "model.layers.0", model, inputs)

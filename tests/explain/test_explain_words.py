@@ -63,6 +63,7 @@ def test_words_of_megatron(megatron: Any, path: str, said: str) -> None:
     assert describe(megatron.plan, megatron.graph, node) == said
 
 
+@pytest.mark.thorough
 def test_words_of_weights_that_are_gathered() -> None:
     model, inputs, _ = gpt2()
     for preset, said in (

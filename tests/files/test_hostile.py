@@ -142,7 +142,7 @@ def attempts(count: int, try_one: Callable[[random.Random], None]) -> None:
 
 def counts(few: int, many: int) -> Any:
     return pytest.mark.parametrize(
-        "count", [few, pytest.param(many, marks=[pytest.mark.long, pytest.mark.timeout(3000)])]
+        "count", [few, pytest.param(many, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
     )
 
 

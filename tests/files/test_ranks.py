@@ -15,6 +15,7 @@ WAYS: tuple[tuple[Any, str | None, int], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mesh", "preset", "stages"), WAYS)
 def test_a_run_goes_on(
     pool: Pool, tmp_path: Path, mesh: int, preset: str | None, stages: int
@@ -25,7 +26,11 @@ def test_a_run_goes_on(
         assert rest == pytest.approx(all_of_it[2:], abs=1e-12), "losses and Python's random numbers"
 
 
-@pytest.mark.parametrize(("mesh", "preset"), [(4, "fsdp"), ((2, 2), "fsdp_megatron")])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("mesh", "preset"),
+    [pytest.param(4, "fsdp", marks=pytest.mark.slow), ((2, 2), "fsdp_megatron")],
+)
 def test_on_other_ranks(pool: Pool, tmp_path: Path, mesh: Any, preset: str) -> None:
     before = pool.run(2, jobs.begin, str(tmp_path), 2, "megatron")
     for rest in pool.run(4, jobs.resume, str(tmp_path), mesh, preset):

@@ -115,11 +115,12 @@ def killed_at_calls(folder: Path, all_of_them: bool) -> None:
         assert len(list(path.iterdir())) == 2
 
 
+@pytest.mark.thorough
 def test_a_save_killed_at_some_calls_leaves_a_whole_one(tmp_path: Path) -> None:
     killed_at_calls(tmp_path, all_of_them=False)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_save_killed_at_every_call_leaves_a_whole_one(tmp_path: Path) -> None:
     killed_at_calls(tmp_path, all_of_them=True)
@@ -142,11 +143,12 @@ def refused_at_calls(folder: Path, all_of_them: bool) -> None:
         assert step in (2, 3) and whole(path, step), number
 
 
+@pytest.mark.thorough
 def test_a_full_disk_leaves_a_whole_one(tmp_path: Path) -> None:
     refused_at_calls(tmp_path, all_of_them=False)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_disk_full_at_every_call_leaves_a_whole_one(tmp_path: Path) -> None:
     refused_at_calls(tmp_path, all_of_them=True)
@@ -176,11 +178,12 @@ def killed_at_random(path: Path, times: int) -> None:
         assert last >= 1 and whole(path, last)
 
 
+@pytest.mark.thorough
 def test_a_save_killed_at_random_instants_leaves_a_whole_one(path: Path) -> None:
     killed_at_random(path, 5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_save_killed_at_500_instants_leaves_a_whole_one(path: Path) -> None:
     killed_at_random(path, 500)
@@ -213,7 +216,7 @@ def test_flipped_bits_are_noticed(path: Path) -> None:
     flipped(path, 40)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_300_flipped_bits_are_noticed(path: Path) -> None:
     flipped(path, 300)
 

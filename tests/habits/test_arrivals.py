@@ -130,6 +130,7 @@ def test_refused_before_anything_runs(name: str, monkeypatch: pytest.MonkeyPatch
         assert re.search(text, str(caught.value)), caught.value
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_remedies() -> None:
     """What the refusals advise makes a plan."""

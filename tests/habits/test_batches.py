@@ -94,6 +94,7 @@ def test_other_shapes_of_local_parts_are_named(pool: Pool, step: int) -> None:
         assert seconds < 20
 
 
+@pytest.mark.thorough
 def test_numbers_that_vary_are_warned_of(pool: Pool) -> None:
     for programs, said, worst in pool.run(2, jobs.numbers, False):
         assert (programs, said) == (7, 1)

@@ -35,6 +35,7 @@ def test_other_numbers_of_ranks(pool: Pool, between: str, size: int) -> None:
     steps(pool, between, size, fused=size == 4, preset="fsdp")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("between", "schedule"), rotated(["round", "product", "local", "centred"], ["gpipe", "1f1b"])
 )
@@ -54,6 +55,7 @@ def test_operators_that_check_values_before_they_warn(pool: Pool, between: str) 
     steps(pool, between, 2, preset="fsdp")
 
 
+@pytest.mark.thorough
 def test_what_can_be_split_is(pool: Pool) -> None:
     """An experiment proves that rounding may be split by samples, and that centring may not."""
     source = steps(pool, "round", 2, preset="ddp")

@@ -60,6 +60,7 @@ HOWS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "options"), HOWS)
 def test_what_is_put_beside_forward(pool: Pool, how: str, options: dict[str, Any]) -> None:
     pool.run(2, patched_jobs.beside_forward, options)

@@ -19,6 +19,7 @@ NOT_IN_STAGES = {"clipped", "initialised", "parts"}
 """Refused there, below."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("habit", "how", "ranks"),
     rotated(module_jobs.WORK, [*SOME, ("fsdp", 4), ("solver", 4), ("stages", 4)]),

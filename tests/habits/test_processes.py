@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daily import daily
 from tests.distributed import growth_jobs
 from tests.distributed.by_hand import LIMIT_S, environment
 from tests.pool import Pool
@@ -35,11 +36,13 @@ def test_two_thousand_steps_leave_nothing(pool: Pool, preset: str) -> None:
         assert behind == before
 
 
-@pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("preset", daily(["ddp", "fsdp", "megatron"], ["fsdp"]))
 def test_modules_that_are_dropped_go(pool: Pool, preset: str) -> None:
     assert pool.run(2, growth_jobs.kept_of_calls, preset, 4) == [0, 0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("shape", "stages"), [((2, 2), 1), ((4,), 2)])
 def test_models_on_one_mesh_share_its_groups(
     pool: Pool, shape: tuple[int, ...], stages: int

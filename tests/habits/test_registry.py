@@ -49,6 +49,7 @@ def tried(pool: Pool, habits: list[Habit], way: str, ranks: int, limit_s: float 
     assert not others, "\n".join(f"{name}: {how}" for name, how in others.items())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", run.AUTOPAR)
 def test_some(pool: Pool, way: str) -> None:
     tried(pool, LIGHT[run.AUTOPAR.index(way) :: DAILY * len(run.AUTOPAR)], way, RANKS)

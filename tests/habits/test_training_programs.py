@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,21 +12,25 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.habits import training_faulty, training_run
-from tests.habits.training_machine import machine
+from tests.habits.training_machine import ALL, machine
 from tests.habits.training_model import Setting
 from tests.habits.training_run import Program
 from tests.pool import Pool, WorkerError
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "training_programs"
 
-EVERYDAY, LONG, ACTIONS = 200, 100, 8
+EVERYDAY, LONG, ACTIONS = 200, 300, 8
 """Programs, and how many actions each has; `benchmarks/training_programs` runs ten thousand."""
+ONE_EACH = {
+    layout: [models[turn % len(models)]] for turn, (layout, models) in enumerate(ALL.items())
+}
+"""A model for each layout, in turn: most of the time of few programs is that of planning."""
 
 
-def _run(pool: Pool, programs: int) -> None:
+def _run(pool: Pool, programs: int, models: Mapping[str, Sequence[str]]) -> None:
     """Each is drawn, run, and made shorter if it fails."""
     run_state_machine_as_test(
-        machine(partial(training_run.run, pool)),
+        machine(partial(training_run.run, pool), models),
         settings=settings(
             max_examples=programs, stateful_step_count=ACTIONS, print_blob=False,
             suppress_health_check=list(HealthCheck),
@@ -39,6 +44,7 @@ def test_a_difference_is_seen(pool: Pool, tmp_path: Path) -> None:
         pool.run(1, training_faulty.forgets_to_step, *job, limit_s=100)
 
 
+@pytest.mark.thorough
 def test_a_failure_is_made_short_and_prints_as_code() -> None:
     """Saving clipped gradients is wrong here."""
 
@@ -69,12 +75,13 @@ def test_the_table_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].split() == ["step", "14"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_programs(pool: Pool) -> None:
-    _run(pool, EVERYDAY)
+    _run(pool, EVERYDAY, ONE_EACH)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_programs(pool: Pool) -> None:
-    _run(pool, LONG)
+    _run(pool, LONG, ALL)

@@ -25,6 +25,7 @@ def planned(samples: int, mesh: Any, **asked: Any) -> Any:
     return autopar.plan(net(), mesh, batch, loss=lambda o: o.square().mean(), **asked)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", ["global", "local"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_six_samples_on_four_ranks(preset: str, given: str) -> None:
@@ -49,6 +50,7 @@ def test_permitted_plans_say_it_in_their_first_line() -> None:
     assert "axis x (4 devices) splits no work" in str(plan).splitlines()[0]
 
 
+@pytest.mark.thorough
 def test_local_parts_are_always_divided() -> None:
     assert planned(8, (2,), batches=LOCAL).asked.batch.is_split
     with pytest.raises(
@@ -65,6 +67,7 @@ def test_constraints_that_split_nothing() -> None:
         planned(8, (4,), constraints={"stored:4.bias": {"x": "S, else I"}})
 
 
+@pytest.mark.thorough
 def test_presets_are_read_on_the_meshes_of_stages() -> None:
     pipeline = autopar.Pipeline([(2, 2), (2, 2)], microbatches=2)
     plan = planned(8, (8,), preset="megatron", pipeline=pipeline)

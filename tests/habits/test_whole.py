@@ -18,5 +18,6 @@ def test_extra_states_are_kept(pool: Pool, options: dict[str, Any]) -> None:
     pool.run(2, jobs.extra, options)
 
 
+@pytest.mark.thorough
 def test_whole_matrices_and_models_are_refused(pool: Pool) -> None:
     pool.run(2, jobs.refused)

@@ -5,7 +5,7 @@ What fails is made as short as can be; the machine prints its steps, and the err
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -17,6 +17,8 @@ from tests.habits.training_run import RESUME, Program
 
 SEED, LAYER = st.integers(0, 5), st.integers(0, 2)
 LAYOUT = st.sampled_from(list(LAYOUTS))
+ALL = {name: [m for m in MODELS if Setting(name, m).can_have(name)] for name in LAYOUTS}
+"""Every model of a layout, planned for each: a process plans half a minute until it has seen them."""
 OPERATIONS = 80
 """So many operations on files has a save, and some less."""
 
@@ -26,6 +28,8 @@ class TrainingMachine(RuleBasedStateMachine):
 
     run: ClassVar[Callable[[Program], None]]
     """What a program is given to."""
+    models: ClassVar[Mapping[str, Sequence[str]]]
+    """What may be trained in each layout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,14 +51,18 @@ class TrainingMachine(RuleBasedStateMachine):
         """Whether the model is in one piece now."""
         return not LAYOUTS[self.layout].is_staged
 
+    def may_be(self, setting: Setting, layout: str) -> bool:
+        """Whether the setting's model is among those of that layout."""
+        return setting.can_have(layout) and setting.model in self.models[layout]
+
     @initialize(
         layout=LAYOUT, model=st.sampled_from(MODELS), optimizer=st.sampled_from(OPTIMIZERS),
         fresh=st.booleans(),
     )  # fmt: skip
     def begin(self, layout: str, model: str, optimizer: str, fresh: bool) -> None:
         setting = Setting(layout, model, optimizer, fresh)
-        if not setting.can_have(layout):
-            setting = Setting("fsdp", model, optimizer, fresh)
+        if not self.may_be(setting, layout):
+            setting = Setting(layout, self.models[layout][0], optimizer, fresh)
         self.setting, self.layout = setting, setting.layout
 
     @rule(seed=SEED)
@@ -176,11 +184,18 @@ class TrainingMachine(RuleBasedStateMachine):
 
     @rule(layout=LAYOUT)
     def resume(self, layout: str) -> None:
-        if self.setting.can_have(layout):
-            self.note(RESUME, layout)
-            self.layout, self.has_saved = layout, True
+        """Or in the one behind it that can have the model."""
+        every = list(LAYOUTS)
+        place = every.index(layout)
+        turned = (*every[place:], *every[:place])
+        self.layout = next(each for each in turned if self.may_be(self.setting, each))
+        self.note(RESUME, self.layout)
+        self.has_saved = True
 
 
-def machine(run: Callable[[Program], None]) -> type[TrainingMachine]:
-    """A machine that gives its programs to `run`."""
-    return type("TrainingPrograms", (TrainingMachine,), {"run": staticmethod(run)})
+def machine(
+    run: Callable[[Program], None], models: Mapping[str, Sequence[str]] = ALL
+) -> type[TrainingMachine]:
+    """A machine that gives its programs to `run`; in each layout it trains those models."""
+    inside = {"run": staticmethod(run), "models": models}
+    return type("TrainingPrograms", (TrainingMachine,), inside)

@@ -25,6 +25,7 @@ from autopar.sharding.sharding_problem import Settings
 from autopar.solver.gap_tolerance import FAIR
 from cost_models.hardware import load
 from tests import models
+from tests.daily import daily
 
 HARDWARE = load("a100")
 MESH = Mesh.of(2)
@@ -68,6 +69,7 @@ def test_what_is_computed_makes_a_difference() -> None:
     assert nameless(replace(part, sends=())) != nameless(part)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
     _, one, two, _ = stages(name).graphs
@@ -77,6 +79,7 @@ def test_a_renamed_plan_is_that_of_the_stage_itself(name: str) -> None:
     assert renamed(other, one, two) == alone
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_stages_under_a_preset_are_planned_together(name: str) -> None:
     """Its patterns match the same places of both; a constraint of the user's names one of them."""
@@ -99,7 +102,7 @@ def test_stages_under_a_preset_are_planned_together(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("share", [2.0, 0.95])
+@pytest.mark.parametrize("share", daily([2.0, 0.95], [0.95]))
 def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
     """Whatever is in flight; where memory is short the one with fewer in flight is no slower."""
     kept = saved(whole())
@@ -121,6 +124,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
         slowest = plan.objective_s
 
 
+@pytest.mark.thorough
 def test_too_little_memory_is_refused() -> None:
     part = stages().graphs[1]
     alike = StageCompiler(HARDWARE, saved(whole()))

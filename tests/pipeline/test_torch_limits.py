@@ -43,6 +43,7 @@ def limit(made: Staged) -> str:
     return str(raised.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["unet", "t5"])
 def test_what_passes_each_border(name: str) -> None:
     relays = Relays(staged(name, (1, 1, 1, 1), "1f1b").stages)

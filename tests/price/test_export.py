@@ -51,6 +51,7 @@ TOLD = {
 """What a tool is told elsewhere than in the file: by its launcher, or by the program."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(CASES, ["fsdp", "unequal"]))
 def test_a_plan_is_described_by_what_it_was_made_of(name: str) -> None:
     """The configuration comes back from the plan alone: from types, stages and shapes."""
@@ -62,6 +63,7 @@ def test_a_plan_is_described_by_what_it_was_made_of(name: str) -> None:
     assert not found.said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("tool", "name"),
     daily([(t, name) for t, names in EXPRESSED.items() for name in names], EVERY_DAY),
@@ -79,6 +81,7 @@ def test_round_trips(tmp_path: Path, tool: str, name: str) -> None:
     assert after.figures.peak_nbytes == pytest.approx(before.figures.peak_nbytes, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_a_chosen_plan_is_described_by_what_most_of_it_is() -> None:
     """The solver's own plan: a description that can be priced, and says what it leaves out."""
     made = job()

@@ -27,6 +27,7 @@ STAGED = configuration(
 )
 
 
+@pytest.mark.thorough
 def test_it_is_priced_as_plan_prices() -> None:
     """The same step and bytes as of the preset on the same mesh."""
     found = priced("llama", 2, TP)
@@ -45,6 +46,7 @@ def test_it_is_priced_as_plan_prices() -> None:
     assert found.fits and not found.said
 
 
+@pytest.mark.thorough
 def test_stages_are_cut_between_layers() -> None:
     """Two stages on each of two workers, a layer in each; the figures are those of the plan."""
     found = priced("llama", 4, STAGED)
@@ -62,6 +64,7 @@ def test_stages_are_cut_between_layers() -> None:
     assert found.figures.peak_nbytes == int(max(plan.prediction.peaks))
 
 
+@pytest.mark.slow
 def test_microbatches_without_stages() -> None:
     """Gradients are accumulated: one stage, whose memory is that of one microbatch."""
     whole = priced("llama", 2, configuration(dp=2, zero=1))

@@ -208,6 +208,7 @@ def test_profiling_times_all_that_the_best_plan_runs(profiled: tuple[Path, Profi
     assert set(kept) == {t.call.text for t in found.timed}
 
 
+@pytest.mark.thorough
 def test_what_is_known_is_not_timed_again(profiled: tuple[Path, ProfiledPlan]) -> None:
     path, first = profiled
     model, inputs, loss = mlp()
@@ -306,7 +307,7 @@ def test_copies_lie_apart_in_cold_memory() -> None:
     assert bench(local, pool, 2.0**30).copies == 1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_several_processes_time_the_same_at_once() -> None:
     setting = setting_here(CPU, Mesh.of(2))
     assert setting.ranks == 2
@@ -331,6 +332,7 @@ def test_interpolation_is_close_to_what_is_measured_later() -> None:
     assert 0.4 < answer.forward_s / found[1].forward.seconds < 2.5
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path: Path) -> None:
     path, plan = tmp_path / "times.sqlite", tmp_path / "plan.json"
     words = ["profile", "tests/cli/factories.py:good", "--mesh", "1", "--hardware", "cpu"]

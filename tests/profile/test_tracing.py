@@ -78,6 +78,7 @@ def test_seconds_go_where_they_belong() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_every_statement_that_computes_has_a_name(tmp_path: Path) -> None:
     model, inputs, loss = gpt2()
     made = autopar.compile_model(
@@ -100,7 +101,7 @@ def test_lines_of_the_plan_are_those_of_the_emitted_comments() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"])
 def test_every_action_of_a_pipeline_has_a_name(pool: Pool, schedule: str) -> None:
     for rank, (seen, actions) in enumerate(pool.run(2, jobs.names_of_stages, schedule)):
         assert actions and not set(actions) - seen, set(actions) - seen
@@ -118,8 +119,8 @@ def test_without_a_profiler_a_name_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "mesh", "preset"),
     [
-        ("gpt2", (2,), "fsdp"),
-        ("gpt2", (2,), "megatron_sp"),
+        pytest.param("gpt2", (2,), "fsdp", marks=pytest.mark.slow),
+        pytest.param("gpt2", (2,), "megatron_sp", marks=pytest.mark.slow),
         ("mlp", (2,), "ddp"),
         ("cnn", (2,), "zero2"),
     ],
@@ -186,7 +187,7 @@ def test_the_plan_is_compared_with_an_empty_trace() -> None:
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_command_runs_a_step(tmp_path: Path) -> None:
     """Which is that of the plan that the same flags make."""
     words = ["tests/cli/factories.py:good", "--mesh", "1", "--hardware", "cpu"]

@@ -35,17 +35,20 @@ def kept_nbytes(made: Compilation) -> float:
     return made.plan.estimate.activation_nbytes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_one_device(h: int, a: int) -> None:
     assert per_layer("eager", h, a, 1) == pytest.approx(34 + 5 * a * S / h, rel=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_parallel(h: int, a: int) -> None:
     found = per_layer("eager", h, a, T, preset="megatron")
     assert found == pytest.approx(10 + 24 / T + 5 * a * S / (h * T), rel=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_and_sequence_parallel(h: int, a: int) -> None:
     found = per_layer("eager", h, a, T, **SEQUENCE)
@@ -57,11 +60,13 @@ def test_tensor_parallel_and_selective(h: int, a: int) -> None:
     assert per_layer("sdpa", h, a, T, preset="megatron") == pytest.approx(10 + 24 / T, rel=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 def test_tensor_and_sequence_parallel_and_selective(h: int, a: int) -> None:
     assert per_layer("sdpa", h, a, T, **SEQUENCE) == pytest.approx(34 / T, rel=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("h", "a"), daily(SIZES, SIZES[:1]))
 @pytest.mark.parametrize("preset", [None, "megatron"])
 def test_full_recomputation(h: int, a: int, preset: str | None) -> None:

@@ -26,8 +26,9 @@ NARAYANAN = [
 S, V = 2048, 51200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::4])
+    ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::8])
 )
 def test_gpt_parameters(layers: int, h: int, heads: int, billions: float, batch: int) -> None:
     """P = 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h), and the last norm, which it leaves out."""
@@ -37,8 +38,9 @@ def test_gpt_parameters(layers: int, h: int, heads: int, billions: float, batch:
     assert round(count / 1e9, 1) == pytest.approx(billions, abs=0.051)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::4])
+    ("layers", "h", "heads", "billions", "batch"), daily(NARAYANAN, NARAYANAN[::8])
 )
 def test_gpt_operations(layers: int, h: int, heads: int, billions: float, batch: int) -> None:
     """F = 96 B s l h^2 (1 + s / 6 h + V / 16 l h): forward twice, backward once; products only."""
@@ -87,7 +89,7 @@ LLAMAS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", LLAMAS)
+@pytest.mark.parametrize("name", daily(LLAMAS, list(LLAMAS)[:2]))
 def test_llama_parameters(name: str) -> None:
     count, config = LLAMAS[name]
     few = [
@@ -98,7 +100,7 @@ def test_llama_parameters(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LLAMAS)
+@pytest.mark.parametrize("name", daily(LLAMAS, list(LLAMAS)[:2]))
 def test_llama_parameters_at_full_depth(name: str) -> None:
     count, config = LLAMAS[name]
     made = compiled(llama(**config), 1, 16, 1)

@@ -26,6 +26,7 @@ def per_layer(preset: str, scope: str = "microbatch") -> dict[tuple[str, str], f
     return {key: nbytes / UNIT for key, nbytes in found.items() if nbytes}
 
 
+@pytest.mark.thorough
 def test_tensor_parallelism() -> None:
     """Two all-reduces forward, two backward."""
     assert per_layer("megatron") == {

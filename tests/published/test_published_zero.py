@@ -27,6 +27,7 @@ from autopar.memory.of_rank import of_rank
 from autopar.memory.saved_tensors import SavedTensors
 from autopar.sharding.sharding_problem import Compilation, Settings, prices_of
 from cost_models.hardware import load
+from tests.daily import daily
 from tests.published.models import compiled, gpt, kept, parameters
 
 TABLE = {
@@ -91,7 +92,7 @@ def test_without_sharding() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("ranks", TABLE)
+@pytest.mark.parametrize("ranks", daily(TABLE, list(TABLE)[::2]))
 @pytest.mark.parametrize("stage", STAGES)
 def test_table_1(ranks: int, stage: str) -> None:
     found = bytes_per_parameter(stage, ranks)

@@ -69,6 +69,7 @@ def test_a_plan_obeys(preset: str | None, tmp_path: Path) -> None:
     assert "stored S(0) on x" in marks["up.weight"] and "not S" in marks["head.weight"]
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_is_only_preferred(tmp_path: Path) -> None:
     text = '"stored:up.weight" = "[P, P]"\n'
     planned(written(tmp_path, f"[prefer]\n{text}"))

@@ -24,6 +24,7 @@ def test_all_meshes_of_some_devices() -> None:
         views(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mlp", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_the_best_mesh_wins(name: str) -> None:
     model, inputs, loss = models.ALL[name]()
@@ -57,7 +58,7 @@ def test_presets_speak_of_axes() -> None:
     assert found.mesh.sizes == (8,) and found.views == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_meshes_on_which_nothing_fits() -> None:
     model, inputs, loss = models.mlp()
     free = autopar.plan(model, 4, inputs, loss=loss, hardware="h100")

@@ -196,6 +196,7 @@ def test_under_a_default_device() -> None:
 # ---- once
 
 
+@pytest.mark.thorough
 def test_the_second_plan_makes_no_experiment() -> None:
     model, inputs, loss = gated()
     autopar.plan(model, (2,), inputs, loss=loss, hardware="cpu")

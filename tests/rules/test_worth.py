@@ -60,6 +60,7 @@ def products() -> Graph:
     return with_outputs(capture(Products().train(), {"x": torch.randn(4, 16)}), ())
 
 
+@pytest.mark.thorough
 def test_a_class_of_blocks_never_takes_the_models_name() -> None:
     """``Teacher`` has layers called ``teacher``: its own class would hide theirs."""
     work = parity.preset_work("teacher", (2,), None)

@@ -104,6 +104,7 @@ def test_gradients_are_those_of_ones_own_choices() -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.thorough
 def test_every_way_of_the_library_is_one_graph() -> None:
     """A loop over experts that anybody chose, look-ups of weights, and sorted tokens."""
     digests = {_captured(make) for make in (mixtral, mixtral_batched, mixtral_looped)}
@@ -122,6 +123,7 @@ def planned(model: nn.Module, batch: int, sequence: int) -> Compilation:
     return compile_graph(graph, Mesh.of(8), load("h100"), Settings(), saved(graph))
 
 
+@pytest.mark.thorough
 def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
     """Tokens are split by batch, go to their experts and come back: two all-to-alls (GShard)."""
     with torch.device("meta"):
@@ -136,6 +138,7 @@ def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_experts_of_mixtral_shard_by_themselves() -> None:
     """As the library builds it: each rank does the rows of its own experts, and they add up."""
     config = transformers.MixtralConfig(

@@ -264,7 +264,7 @@ def test_is_the_operator(case: Case) -> None:
     assert not [line for each in tried if (line := _difference(case, *each))]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_is_the_operator_in_all_dtypes_and_layouts(case: Case, dtype: str) -> None:

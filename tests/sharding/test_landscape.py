@@ -39,7 +39,7 @@ def test_every_point_is_there(points: Iterable[Point]) -> None:
     assert [(point.batch, point.limit_nbytes) for point in points] == asked
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_points_are_what_plan_gives(points: Iterable[Point]) -> None:
     model, inputs, loss = CASES["mlp"]()
     chosen = [p for p in points if p.batch == BATCHES[1] or p.limit_nbytes == MEMORIES[0]]

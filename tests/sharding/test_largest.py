@@ -36,7 +36,7 @@ def test_it_ends_where_everything_fits() -> None:
     assert tried[-1].batch <= MOST < 2 * tried[-1].batch
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_plans_of_the_batches_that_fit_do_fit() -> None:
     model, inputs, loss = good()
     plan = autopar.plan(model, (2,), inputs, loss=loss, hardware="h100")

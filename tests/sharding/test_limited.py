@@ -61,7 +61,7 @@ def test_what_is_planned_fits(free: Plan, share: float) -> None:
     assert free.bound_s <= found.bound_s <= found.objective_s
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_is_said_to_be_enough_is(free: Plan) -> None:
     with pytest.raises(OverLimitError) as refused:
         planned(0.01 * free.estimate.memory_nbytes)
@@ -71,7 +71,7 @@ def test_what_is_said_to_be_enough_is(free: Plan) -> None:
         assert planned(None, preset=name).estimate.memory_nbytes >= enough
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_a_preset_needs_is_enough() -> None:
     small = planned(None, preset="fsdp", recompute="full")
     found = planned(small.estimate.memory_nbytes)
@@ -97,6 +97,7 @@ class Revisited(Branches):
         return x.square().mean()
 
 
+@pytest.mark.thorough
 def test_a_forced_recomputation_is_of_blocks_and_says_what_is_none() -> None:
     batch = {"x": torch.randn(64, WIDTH)}
     made = autopar.compile_model(Revisited(), (2, 2), batch, hardware="cpu", recompute="full")
@@ -109,6 +110,7 @@ def test_a_forced_recomputation_is_of_blocks_and_says_what_is_none() -> None:
     assert said in console.export_text()
 
 
+@pytest.mark.thorough
 def test_a_repeated_collective_is_priced_whether_chosen_or_forced() -> None:
     """The same decisions cost the same where every mode was open and where one was."""
     case, mesh = parity.reference("gpt2"), Mesh.of(2, 2)

@@ -116,6 +116,7 @@ def check_all(name: str, mesh: Mesh) -> tuple[Proposal, ...]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EVERYDAY)
 def test_everyday_models(name: str) -> None:
     assert check_all(name, AWKWARD)
@@ -143,6 +144,7 @@ def refusal(name: str, leaf: str, pad: Pad) -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 def test_what_would_see_the_padding_refuses() -> None:
     """A normalised dim, statistics over a batch, and numbers of positions."""
     assert "layer_norm" in refusal("gpt2", "transformer.wpe.weight", Pad(1, 32, 35))
@@ -256,6 +258,7 @@ def test_shapes() -> None:
             Pad(*wrong)
 
 
+@pytest.mark.thorough
 def test_even_models_are_left_alone() -> None:
     """No proposal, so no second plan."""
     model, inputs, loss = models.gpt2()
@@ -265,7 +268,7 @@ def test_even_models_are_left_alone() -> None:
     assert made.plan.padding == made.plan.padded == ()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_padding_is_chosen_where_it_pays() -> None:
     """GPT-2 XL's 25 heads on four devices; not so where a link is what one waits for."""
     config = transformers.GPT2Config(n_layer=2, n_head=25, n_embd=1600, loss_type="ForCausalLM")
@@ -282,6 +285,7 @@ def test_padding_is_chosen_where_it_pays() -> None:
     assert small.padding == () and len(small.padded) > 1
 
 
+@pytest.mark.thorough
 def test_constraints_may_need_padding() -> None:
     """Only a padded vocabulary can be split; whoever forbids it by local inputs gets no batch padded."""
     model, inputs, _ = parity.CASES["uneven_gpt2"]()

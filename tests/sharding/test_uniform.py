@@ -47,11 +47,18 @@ def wide_gpt() -> tuple[Any, dict[str, torch.Tensor]]:
     return GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "mesh", "hardware"),
     [
-        (gpt, (2,), "cpu"), (gpt, (4,), "cpu"), (llama, (4,), "cpu"), (llama, (2, 4), "h100"),
-        (wide_gpt, (2, 2), "h100"),
+        (gpt, (4,), "cpu"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (gpt, (2,), "cpu"), (llama, (4,), "cpu"), (llama, (2, 4), "h100"),
+                (wide_gpt, (2, 2), "h100"),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_no_preset_is_faster(make: Any, mesh: tuple[int, ...], hardware: str) -> None:

@@ -90,6 +90,7 @@ def solved(problem: TimedProblem, seed: int = 0) -> Solution | None:
         return None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [enumeration.MOST, 8, 0])
 @given(problem=timed_problems())
 @settings(max_examples=200, deadline=None)
@@ -333,6 +334,7 @@ def test_a_process_that_dies_ends_the_search_with_a_message() -> None:
         run.close()
 
 
+@pytest.mark.thorough
 def test_no_process_outlives_the_first() -> None:
     """Killed, it closes nothing by itself."""
     script = """

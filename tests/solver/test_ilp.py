@@ -14,6 +14,7 @@ from autopar.solver.problem import Problem, Variable, brute_force
 from tests.solver.test_solve import anything
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(anything, st.one_of(st.none(), st.floats(0, 1)))
 def test_equals_brute_force(problem: Problem, share: float | None) -> None:

@@ -126,6 +126,7 @@ def check_equal(problem: Problem, limit: float | None) -> Assignment | None:
     return found
 
 
+@pytest.mark.thorough
 @settings(max_examples=200)
 @given(anything)
 def test_without_a_limit(problem: Problem) -> None:
@@ -133,6 +134,7 @@ def test_without_a_limit(problem: Problem) -> None:
     check_equal(problem, None)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(anything, st.floats(0, 1))
 def test_with_a_limit(problem: Problem, share: float) -> None:
@@ -141,6 +143,7 @@ def test_with_a_limit(problem: Problem, share: float) -> None:
     assert found is None or found.nbytes <= limit
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(anything, st.floats(0, 1), st.floats(0, 1), st.integers(0, 4))
 def test_with_two_limits(problem: Problem, less: float, more: float, in_flight: int) -> None:
@@ -174,7 +177,7 @@ def _few(problem: Problem) -> list[tuple[int, ...]]:
     return list(itertools.islice(itertools.product(*map(range, sizes)), 50))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(anything, st.floats(0, 1e12))
 def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
@@ -191,6 +194,7 @@ def test_any_price_of_a_byte(problem: Problem, price: float) -> None:
     assert found.bound <= min(costs) <= found.bound + len(network.tables)
 
 
+@pytest.mark.thorough
 @settings(max_examples=120)
 @given(anything, st.floats(0, 1e12))
 def test_marginals(problem: Problem, price: float) -> None:
@@ -277,6 +281,7 @@ def test_the_rest_of_an_assignment(problem: Problem, first: int) -> None:
     assert found.seconds == pytest.approx(best.seconds, **ROUGHLY)
 
 
+@pytest.mark.thorough
 @settings(max_examples=120)
 @given(anything)
 def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem) -> None:
@@ -300,6 +305,7 @@ def test_every_corner_of_the_hull_is_the_best_within_its_bytes(problem: Problem)
             assert corner.bound_s == pytest.approx(corner.seconds, **ROUGHLY)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(anything)
 def test_the_best_with_each_state(problem: Problem) -> None:
@@ -308,6 +314,7 @@ def test_the_best_with_each_state(problem: Problem) -> None:
     _check_each_state(problem, hides(problem))
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(anything, st.integers(1, 8))
 def test_a_bound_with_each_state_where_tables_may_not_grow(problem: Problem, most: int) -> None:
@@ -416,12 +423,15 @@ def test_large_costs_are_counted_in_larger_ticks() -> None:
     assert found.states == (1,) and found.bound_s == pytest.approx(found.seconds)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "shape", "modes", "share"),
     [
         pytest.param("mlp", (2, 2), None, 0.8, marks=pytest.mark.slow),
         pytest.param("llama", (2,), None, 0.8, marks=pytest.mark.slow),
-        ("gpt2", (2,), None, 0.79), ("cnn", (2,), None, 0.8),
+        # At 0.79 the integer program branches until its time is over; at 0.7 it proves its optimum.
+        pytest.param("gpt2", (2,), None, 0.79, marks=pytest.mark.slow),
+        ("gpt2", (2,), None, 0.7), ("cnn", (2,), None, 0.8),
         pytest.param("gpt2", (2,), MODES, 0.85, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

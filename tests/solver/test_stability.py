@@ -199,6 +199,7 @@ def by_layer(graph: Graph, plan: Plan) -> list[dict[str, list[str]]]:
     return [dict(layer) for layer in found]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", MESHES)
 def test_equal_layers_get_equal_choices(shape: tuple[int, ...]) -> None:
     """And q, k and v are stored, used and computed alike."""

@@ -17,11 +17,13 @@ def strict() -> Iterator[Pool]:
     workers.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_collective(strict: Pool, ranks: int) -> None:
     strict.run(ranks, broken.everything)
 
 
+@pytest.mark.thorough
 def test_functional_collectives(strict: Pool) -> None:
     strict.run(2, broken.functional)
 
@@ -30,6 +32,7 @@ def test_a_result_is_garbage_until_it_is_waited_for(strict: Pool) -> None:
     assert strict.run(2, broken.read_early) == [True, True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("program", "says"),
     [

@@ -59,6 +59,7 @@ def padded() -> Compilation:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_padded_plans_are_sound() -> None:
     """As they are found again from the model: captured, padded as the plan says, posed and solved."""
     made = padded()
@@ -69,6 +70,7 @@ def test_padded_plans_are_sound() -> None:
     assert_sound(made.plan, graph)
 
 
+@pytest.mark.thorough
 def test_wrong_words_about_padding_are_refused() -> None:
     """Axes that split nothing; and a pad that the graph has not makes it another graph."""
     made = padded()
@@ -434,6 +436,7 @@ def test_the_memory_limit(limited: Made) -> None:
     assert limited.refused(both).name == "bound"
 
 
+@pytest.mark.thorough
 def test_recomputation_is_checked_like_every_decision() -> None:
     made = compiled("gpt2", "ddp", 0.92)
     assert made.plan.recompute and made.plan.asked.recompute == MODES

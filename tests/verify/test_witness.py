@@ -21,7 +21,7 @@ from tests.models import CASES
 from tests.random_plans import random_plan
 
 MESH = Mesh.of(2, 2)
-EVERY_DAY = ("fsdp_megatron", "megatron_sp")
+EVERY_DAY = ("megatron_sp",)
 
 
 def _preset_plan(name: str, preset: str) -> Plan:

@@ -119,6 +119,7 @@ def test_the_flows_of_a_stage_are_within_its_figures() -> None:
         assert figures.once_s == pytest.approx(once - hidden + e.parts.update_s + copies, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_what_a_plan_on_a_slower_link_costs_is_what_planning_there_says() -> None:
     """The same decisions, priced by a profile whose link is half as fast."""
     model, inputs, loss = CASES["gpt2"]()
@@ -131,6 +132,7 @@ def test_what_a_plan_on_a_slower_link_costs_is_what_planning_there_says() -> Non
     assert played.step_s > 1.0001 * whole("ddp").estimate.step_s
 
 
+@pytest.mark.thorough
 def test_who_comes_late_does_so_on_any_link() -> None:
     """What a slower link is said to make of a plan is what a plan for it is predicted."""
     late = replace(H100, device=replace(H100.device, late_s=LATE_S))

@@ -38,7 +38,7 @@ def test_what_fits_is_found_soon(free: Compilation) -> None:
     assert roomy is not None and roomy.plan.choices == free.plan.choices
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_where_the_limit_binds_the_search_ends_by_the_bound(free: Compilation) -> None:
     """No plan that takes less than a known one is ever given up; one that is far too slow is."""
     tight = alone(0.7 * free.plan.estimate.memory_nbytes)

@@ -61,6 +61,7 @@ def test_a_slow_link_asks_for_stages(slow: Chosen) -> None:
     assert found.bound_s <= found.table_step_s
 
 
+@pytest.mark.slow
 def test_a_microbatch_of_one_sample_may_be_another_graph() -> None:
     """BERT's token types are expanded over the batch, which for one sample is no operator."""
     hardware = hosts(1e6)
@@ -85,7 +86,7 @@ def test_the_prediction_is_of_the_plan(slow: Chosen) -> None:
     assert slower.step_s > again.step_s
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan without stages wins where it is predicted to take little longer."""
     plain = next(each for each in slow.compared if each.what.startswith("no stages"))
@@ -100,14 +101,14 @@ def test_stages_have_to_be_worth_it(slow: Chosen, monkeypatch: pytest.MonkeyPatc
     assert chosen(knowing).staged is not None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_fast_links_ask_for_none() -> None:
     """Where sending costs nothing, a pipeline has nothing but bubbles."""
     free = chosen(slow_hosts(1e13, 0.0, per_host=4))
     assert free.staged is None or len(free.staged.plan.workers) == 1
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_memory_is_kept() -> None:
     """Every stage fits into a limit that just does; far below nothing does."""
     wide = chosen(hosts(), Pipeline("auto", "1f1b"))
@@ -138,6 +139,7 @@ def planned_mixing(**options: Any) -> Plan | PipelinePlan:
     return autopar.plan(Mixing(), (2,), batch, hardware=hosts(), pipeline="auto", **options)
 
 
+@pytest.mark.thorough
 def test_a_model_that_refuses_one_sample_is_planned() -> None:
     plan = planned_mixing()
     assert not isinstance(plan, PipelinePlan) or plan.microbatches == 1
@@ -167,6 +169,7 @@ def test_wishes_are_heard(slow: Chosen) -> None:
         chosen(hosts(), Pipeline("auto", "zb-v", cuts=cuts))
 
 
+@pytest.mark.slow
 def test_a_v_is_taken_where_it_is_asked_for() -> None:
     found = chosen(hosts(), Pipeline("auto", "zb-v", 4)).staged
     assert found is not None
@@ -182,6 +185,7 @@ def test_a_v_is_taken_where_it_is_asked_for() -> None:
         chosen(hosts(), Pipeline("auto", "zb-v"), Mesh.of(1))
 
 
+@pytest.mark.thorough
 def test_a_v_keeps_tied_weights_on_one_worker() -> None:
     """The sum of the embedding's gradients over a slow link is what other schedules wait for."""
     hardware = hosts(1e6)

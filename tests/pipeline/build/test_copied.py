@@ -39,6 +39,7 @@ def seconds_of(staged: Staged) -> dict[tuple[int, int], float]:
     return {(each.stage, each.worker): each.seconds for each in found}
 
 
+@pytest.mark.thorough
 def test_a_tied_weight_goes_both_ways_once_a_step() -> None:
     made = piped("gpt2", "1f1b")
     ((name, readers),) = made.stages.ties
@@ -49,6 +50,7 @@ def test_a_tied_weight_goes_both_ways_once_a_step() -> None:
     assert found == {(0, 0): one, (1, 1): one}
 
 
+@pytest.mark.thorough
 def test_what_nobody_shares_costs_nothing() -> None:
     made = piped("llama", "1f1b")
     assert not made.stages.ties
@@ -66,6 +68,7 @@ def test_stages_that_two_workers_hold_add_up_all_their_gradients() -> None:
         assert found[stage, 0] == found[stage, 1] == pytest.approx(seconds)
 
 
+@pytest.mark.thorough
 def test_the_prediction_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = piped("gpt2", "1f1b")
     copying = seconds_of(made)

@@ -38,8 +38,9 @@ def step_s(made: Staged) -> float:
     return predict(made.plan, made.stages, HARDWARE, SETTINGS).step_s
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_best_that_was_tried_is_taken_and_the_others_are_told(name: str, stages: int) -> None:
     graph, wanted = graph_of(name), wanted_of(stages)
     made = compile_forced(graph, MESH, HARDWARE, SETTINGS, wanted)
@@ -54,6 +55,7 @@ def test_the_best_that_was_tried_is_taken_and_the_others_are_told(name: str, sta
     assert steps[f"cut at {', '.join(equal.plan.cuts)}"] == step_s(equal)
 
 
+@pytest.mark.slow
 def test_equal_flops_are_not_always_the_best() -> None:
     """A loss over many words takes a CPU longer than its FLOPs say."""
     graph, wanted = graph_of("llama"), wanted_of(4)
@@ -70,6 +72,7 @@ def test_cuts_of_ones_own_are_taken() -> None:
     assert made.plan.prediction is not None and not made.plan.prediction.compared
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_passed_over() -> None:
     """Of all cuts but the first."""
     graph, wanted = graph_of("llama"), wanted_of(4)
@@ -94,6 +97,7 @@ def test_what_does_not_fit_is_passed_over() -> None:
     assert len(steps) > 1 and steps[0] is not None and set(steps[1:]) == {None}
 
 
+@pytest.mark.thorough
 def test_stages_share_a_workers_memory_by_what_they_need() -> None:
     """Two of a V are unequal, and their peaks need not come together."""
     graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), Pipeline(2, "zb-v", 4))
@@ -116,6 +120,7 @@ def test_stages_share_a_workers_memory_by_what_they_need() -> None:
         made(1000.0)
 
 
+@pytest.mark.slow
 def test_a_larger_limit_is_never_too_small() -> None:
     """All of these are too small for equal shares, some for as much as each stage would like."""
     graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), Pipeline(2, "zb-v", 4))

@@ -13,7 +13,7 @@ from tests.pipeline.build.cases import source
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
 def test_two_captures_give_every_size(name: str) -> None:
     found = source(name, Mesh.of(2), layers=3)
     asked: list[int] = []
@@ -34,6 +34,7 @@ def test_two_captures_give_every_size(name: str) -> None:
     assert asked == [1]
 
 
+@pytest.mark.thorough
 def test_where_one_sample_is_special_a_part_of_the_batch_is_captured() -> None:
     found = source("gpt2", Mesh.of(2), layers=3)
     asked: list[int] = []
@@ -55,6 +56,7 @@ def test_a_source_captures_each_size_once() -> None:
     assert found.capture(1) is found.capture(1)
 
 
+@pytest.mark.thorough
 def test_a_microbatch_lies_between_what_is_captured() -> None:
     """No third capture: the graph is the one that it would give."""
     found = source("gpt2", Mesh.of(2), layers=3)

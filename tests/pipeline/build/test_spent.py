@@ -186,7 +186,7 @@ def test_blocks_take_two_modes_in_turn(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", daily(MODES, ["selective"]))
 def test_between_two_sizes_what_is_issued_lies_on_a_line(mode: Recompute) -> None:
     mesh, prices = Mesh.of(2, 2), prices_of(Mesh.of(2, 2), load("a100"), Settings())
     found = source("gpt2", mesh, layers=3)
@@ -228,6 +228,7 @@ def test_pieces_that_differ_in_names_are_priced_once() -> None:
                 )
 
 
+@pytest.mark.thorough
 def test_middle_blocks_count_like_the_second() -> None:
     """Of four blocks more, folding makes four more of the same pieces."""
     short, long = (_totals(layers) for layers in (3, 7))

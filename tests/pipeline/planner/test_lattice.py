@@ -106,6 +106,7 @@ def additive(workload: Workload) -> AdditiveLoads:
     return loads
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6))
 def test_value_and_bound_are_brute_forces(seed: int) -> None:
@@ -122,6 +123,7 @@ def test_value_and_bound_are_brute_forces(seed: int) -> None:
     assert layers == list(range(len(workload.layers)))
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(PARTS))
 def test_bounds_hold_when_the_search_is_not_complete(seed: int, effort: Effort) -> None:
@@ -237,6 +239,7 @@ def test_too_many_downsets_give_a_plan_and_a_bound() -> None:
     assert plan.bound_s == pytest.approx(sum(o.seconds for l in layers for o in l.options) / 4)
 
 
+@pytest.mark.thorough
 def test_a_branching_graph_is_solved_whole() -> None:
     """Some modules of Inception, trained: proved; a search on a part has a bound and a plan near it."""
     shape = (*INCEPTION[:3], *INCEPTION[4:6], *INCEPTION[-2:])

@@ -39,6 +39,7 @@ ALL = tuple(FAMILIES.values())
 seeds = st.integers(0, 10**6)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(seeds, st.sampled_from(ALL))
 def test_no_simulation_undercuts_a_bound(seed: int, chosen: Family) -> None:
@@ -80,7 +81,7 @@ def test_ways_that_are_dropped_are_no_loss(seed: int) -> None:
         assert kept == pytest.approx(every)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(seeds)
 def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
@@ -100,6 +101,7 @@ def test_the_plan_is_near_the_best_and_above_its_bound(seed: int) -> None:
     assert plan_stages(problem, keep=10**6).step_s <= plan.step_s
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(seeds, st.floats(0.3, 1.5))
 def test_nothing_hopeless_could_have_won(seed: int, share: float) -> None:

@@ -23,6 +23,7 @@ from tests.pipeline.schedules.drawing import schedules
 from tests.pipeline.simulate.drawing_costs import random_costs
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(schedules(), st.randoms(use_true_random=False))
 def test_no_simulation_undercuts_it(

@@ -93,6 +93,7 @@ def unequal(random: Random, stages: int) -> Costs:
     return Costs(tuple(costs), traffic, own_links(stages, Link(0.02, 20)))
 
 
+@pytest.mark.thorough
 def test_compared_with_those_with_names_in_their_memory() -> None:
     """The table of docs/schedules.md: steps as shares of the named schedule's, on unequal stages."""
     page = (Path(__file__).parents[3] / "docs" / "schedules.md").read_text()

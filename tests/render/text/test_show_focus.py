@@ -30,6 +30,7 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("show_focus.txt", "\n".join(map(to_text, parts)))
 
 
+@pytest.mark.thorough
 def test_a_block_holds_its_own_and_nothing_else() -> None:
     model, inputs, loss = CASES["gpt2"]()
     made = compile_model(model, (2, 2), inputs, loss=loss, hardware="h100", preset="fsdp_megatron")
@@ -52,6 +53,7 @@ def test_stages_of_a_pipeline() -> None:
         stage_plan(plan, 2)
 
 
+@pytest.mark.thorough
 def test_what_every_stage_computes_for_itself_is_in_all() -> None:
     """And an operator that is only one stage's is found by its path, which the graphs know."""
     model, inputs, loss = CASES["llama"]()
