@@ -27,7 +27,7 @@ FLOORS = (
     {"pipeline.build"},
     {"compile", "verify"},
     {"api", "explain"},
-    {"price", "profile"},
+    {"price", "profile", "tune"},
     {"render"},
     {"cli"},
 )
