@@ -28,7 +28,7 @@ FLOORS = (
     {"pipeline.build"},
     {"compile", "verify"},
     {"api", "explain"},
-    {"price", "profile"},
+    {"price", "profile", "tune"},
     {"render"},
     {"cli"},
 )

@@ -34,6 +34,7 @@ from autopar.cli import (
     show,
     simulate,
     solve,
+    tune,
     verify,
 )
 from autopar.cli.complaint import complain
@@ -100,7 +101,7 @@ COMMANDS = {
     "frontier": frontier, "fit": fit, "map": map, "solve": solve, "stages": layer_stages,
     "verify": verify, "hardware": hardware, "presets": presets, "price": price, "export": export,
     "report": report, "rules": rules,
-    "calibrate": calibrate, "profile": profile, "simulate": simulate,
+    "calibrate": calibrate, "profile": profile, "tune": tune, "simulate": simulate,
 }  # fmt: skip
 for _name, _module in COMMANDS.items():
     app.command(_name, epilog=ending(_name))(_module.command)

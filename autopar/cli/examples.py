@@ -23,6 +23,7 @@ EXAMPLES = {
     "export": "autopar export plan.json --to megatron -o run.sh",
     "rules": "autopar rules linear",
     "profile": "autopar profile train.py:make_model --mesh 2x4",
+    "tune": "autopar tune train.py:make_model --mesh 2x2 -o plan.json",
     "calibrate": "autopar calibrate -o mine.toml",
 }
 

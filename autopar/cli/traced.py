@@ -41,7 +41,7 @@ def run(
 
     Under torchrun every process already is a rank, and only rank 0 prints.
     """
-    job = Run(partial(_loaded, model, *sizes), mesh, dict(options), steps or STEPS)
+    job = Run(partial(loaded_to_train, model, *sizes), mesh, dict(options), steps or STEPS)
     setting_here(as_hardware(options["hardware"]), mesh)
     if is_launched():
         found = job()
@@ -98,12 +98,12 @@ def _try_out(job: Run) -> None:
     compiler.settings(None)
 
 
-def _loaded(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
+def loaded_to_train(model: str, batch: int | None, sequence: int | None) -> tuple[Any, Any, Any]:
     """Load the model in one of the processes; raise `InputError` if it has nothing to train."""
     loaded = built(model, batch, sequence)
     if not any(parameter.requires_grad for parameter in loaded.model.parameters()):
         raise InputError(
-            f"{type(loaded.model).__name__} has no parameter with requires_grad: --run traces steps "
-            "that train. Leave some parameters unfrozen, or leave --run out to time the operators alone."
+            f"{type(loaded.model).__name__} has no parameter with requires_grad: these steps train. "
+            "Leave some parameters unfrozen."
         )
     return loaded.model, loaded.inputs, loaded.loss

@@ -43,7 +43,7 @@ def states_of(optimizer: OptimizerLike) -> float:
 
     Raise `InputError` if the optimizer cannot be built or stepped.
     """
-    kind = _kind(optimizer)
+    kind = maker_of(optimizer)
     parameter = torch.nn.Parameter(torch.ones(64, 64))
     parameter.grad = torch.ones(64, 64)
     try:
@@ -59,8 +59,11 @@ def states_of(optimizer: OptimizerLike) -> float:
     return sum(tensor.numel() for tensor in tensors if tensor.dim()) / parameter.numel()
 
 
-def _kind(optimizer: OptimizerLike) -> Any:
-    """Return a callable that makes the optimizer from a list of parameters."""
+def maker_of(optimizer: OptimizerLike) -> Any:
+    """Return a callable that makes the optimizer from a list of parameters.
+
+    Raise `InputError` for a name that `torch.optim` does not have.
+    """
     if not isinstance(optimizer, str):
         return optimizer
     name, given = _parts(optimizer)

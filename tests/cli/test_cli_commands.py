@@ -70,6 +70,10 @@ FLAGS = {
         "--microbatches", "--cut", "--precision", "--memory", "--database", "--threads", "--all",
         "--again", "--run", "--steps", "--batch", "--sequence",
     },
+    "tune": {
+        "model", "--mesh", "--output", "-o", "--profile", "--record", "--most", "--steps", "--seconds",
+        "--hardware", "--optimizer", "--precision", "--memory", "--batch", "--sequence",
+    },
     "fit": {
         "model", "--mesh", "--hardware", "--memory", "--optimizer", "--precision", "--database",
         "--sequence",

@@ -24,6 +24,7 @@ from autopar.render.text.shares import shares
 from autopar.render.text.solution import curve, solution
 from autopar.render.text.table import to_text
 from autopar.render.text.tensor import show_tensor
+from autopar.render.text.tuned import show_tuned
 from autopar.render.text.verdicts import verdicts
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "show_plan",
     "show_played",
     "show_tensor",
+    "show_tuned",
     "solution",
     "step_beside",
     "timings",
