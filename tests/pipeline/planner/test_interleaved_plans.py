@@ -1,4 +1,4 @@
-"""Interleaved pipelines that are planned: against every cut of small chains, in the memory that there is."""
+"""Interleaved pipelines that are planned: against every cut of small chains, within memory."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_equal_layers_are_divided_equally() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_bounds_and_closed_forms(seed: int) -> None:
-    """No simulation is below the bound; the closed form of equal layers is near; bytes are exact enough."""
+    """No simulation is below the bound; the closed form of equal layers is near."""
     problem = chain(seed, layers=12, even=seed == 0)
     for table, chunks in itertools.product(problem.tables, (2, 3)):
         offer = Chunks(table, 0, 2, chunks)
