@@ -46,9 +46,9 @@ from autopar.pipeline.planner import (
     StagePlan,
     StageProblem,
     VSchedulePlan,
+    interleaved,
     plan_stages,
 )
-from autopar.pipeline.planner import interleaved
 from autopar.pipeline.planner import v_schedule as vee
 from autopar.plans.pipeline_data import Prediction, WorkerPlan
 from autopar.request.pipeline import Pipeline
