@@ -9,7 +9,6 @@ from tests.pipeline.build.hosts import slow_hosts
 from tests.pipelines import Line, check_lines
 from tests.pool import Pool
 
-
 ALONE = slow_hosts(1e6, per_host=1)
 """Hosts of one device each."""
 

@@ -85,7 +85,7 @@ class Source:
 
 
 def may_have(asked: Pipeline, name: str) -> bool:
-    """Return whether a schedule of `SEVERAL` may be chosen; user-given cuts imply one stage per worker."""
+    """Return whether a schedule of `SEVERAL` may be chosen; given cuts mean one stage per worker."""
     return asked.schedule in (None, name) and not asked.cuts
 
 

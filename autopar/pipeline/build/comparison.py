@@ -54,7 +54,7 @@ def worth_of(hardware: Hardware) -> float:
 
 
 class NoneOfSeveralError(InfeasibleError):
-    """No pipeline with several stages on each of equal workers exists for these devices, or none fits."""
+    """No pipeline with several stages on each of equal workers exists, or none fits."""
 
 
 @dataclass(frozen=True)

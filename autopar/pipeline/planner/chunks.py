@@ -6,8 +6,8 @@ forward and backward of one microbatch through all its chunks, and `once` what i
     step  =  max over w of ( M t[w] + once[w] )  +  (W - 1) / (c W)  sum over w of t[w]  +  transfers
 
 (Narayanan et al., arXiv:2104.04473, section 2.2.2: the bubble is (W - 1) / c of a microbatch's time on a
-worker).  The transfers are those of one microbatch through W - 1 workers and back.  Its lower bound keeps
-one worker: it waits for the first microbatch to reach its first chunk, does its work, and the last
+worker).  The transfers are those of one microbatch through W - 1 workers and back.  The lower bound
+keeps one worker: it waits for the first microbatch to reach its first chunk, does its work, and the last
 gradient travels from its first chunk to the first stage.
 
 A worker's bytes peak at the end of its warm-up, when it has run as many forwards as the schedule runs
@@ -168,7 +168,8 @@ class Chunks:
     def _once(self, at: tuple[list[int], list[int]]) -> Array:
         way = self.way
         hides = (way.input_grad_s + way.weight_grad_s)[at]
-        return way.exposed_s[at] + np.maximum(0.0, way.hideable_s[at] - hides)
+        once: Array = way.exposed_s[at] + np.maximum(0.0, way.hideable_s[at] - hides)
+        return once
 
     @cached_property
     def _passing(self) -> Array:
