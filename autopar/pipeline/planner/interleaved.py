@@ -1,8 +1,8 @@
 """Plans interleaved 1F1B: equal workers with several stages (chunks) each, one round of workers apart.
 
 The families of `families.py` have one stage per worker.  With c chunks on each worker the bubble is
-about 1/c of theirs (Narayanan et al., arXiv:2104.04473, section 2.2), at the price of c times as many messages
-and of more microbatches in flight.  All workers have the same way.
+about 1/c of theirs (Narayanan et al., arXiv:2104.04473, section 2.2), at the price of c times as many
+messages and of more microbatches in flight.  All workers have the same way.
 
 1. Every way, number of microbatches and number of chunks gets a closed form of its step
    (`chunks.py`), with stages of nearly equal seconds.  Local search moves borders, as long as the closed
@@ -34,7 +34,7 @@ ACTIONS = 20_000
 A schedule with more has many microbatches per worker, and so a small bubble.
 """
 CLIMBED = 16
-"""Maximum combinations of way, microbatches and chunks whose borders are searched, per count of workers."""
+"""Maximum combinations of way, microbatches and chunks, by workers, whose borders are searched."""
 PLAYED = 8
 """Maximum of these that are simulated."""
 CUTS = 200
