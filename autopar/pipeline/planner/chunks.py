@@ -129,7 +129,8 @@ class Chunks:
         flying = _warmed_up(self.workers, self.table.microbatches, self.chunks)
         kept = self._of_workers(self.way.kept_nbytes[at] * flying)
         working = self.way.working_nbytes[at].reshape(self.chunks, self.workers).max(axis=0)
-        return self._of_workers(self.way.rest_nbytes[at]) + kept + working
+        peak: Array = self._of_workers(self.way.rest_nbytes[at]) + kept + working
+        return peak
 
     def climbed(self, borders: Borders, memory_nbytes: float) -> Borders:
         """Return the borders that local search finds from these."""
