@@ -6,8 +6,8 @@
    once if the lower bound of all plans in the table shows that none can be near it.
 3. The chosen stages are compiled exactly, each within the memory that its schedule leaves.  If they do
    not fit because the table was too optimistic, the planner runs again with slightly less memory.
-4. V schedules whose step in the table is near the best are compiled too
-   (`autopar/pipeline/planner/v_schedule.py`).
+4. V schedules and interleaved pipelines whose step in the table is near the best are compiled too
+   (`autopar/pipeline/planner/v_schedule.py`, `interleaved.py`).
 5. A single stage that accumulates gradients over microbatches is compiled under the same condition.  A
    plan without stages that requires a search within the memory limit comes last, and is skipped if its
    bound is worse.  The plan with the shortest predicted step wins (`comparison.py`).
@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +27,7 @@ from autopar.ir.split import split
 from autopar.pipeline.build.comparison import (
     Candidate,
     Chosen,
-    NoVeeError,
+    NoneOfSeveralError,
     PlanComparison,
     worth_of,
 )
@@ -41,9 +42,11 @@ from autopar.pipeline.build.staged import Staged, compile_stages, on_full_hosts
 from autopar.pipeline.planner import (
     FAMILIES,
     Family,
+    InterleavedPlan,
     StagePlan,
     StageProblem,
     VSchedulePlan,
+    interleaved,
     plan_stages,
 )
 from autopar.pipeline.planner import v_schedule as vee
@@ -59,7 +62,9 @@ TIGHTER = (0.93, 0.85, 0.75)
 HOPELESS = 1.5
 """Multiple of the memory limit: a plan without stages is tried only if the sweep's smallest is below."""
 DEFAULT = ("1f1b", "gpipe", "zb-h1")
-"""Schedule families considered, in addition to V schedules, if the user names no schedule."""
+"""Schedule families considered, in addition to `SEVERAL`, if the user names no schedule."""
+SEVERAL = (vee.NAME, interleaved.NAME)
+"""Schedules with several stages on each worker, which the recurrences do not cover."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +84,9 @@ class Source:
     whole_because: str | None = None
 
 
-def has_vees(asked: Pipeline) -> bool:
-    """Return whether V schedules may be chosen; user-given cuts imply one stage per worker."""
-    return asked.schedule in (None, vee.NAME) and not asked.cuts
+def may_have(asked: Pipeline, name: str) -> bool:
+    """Return whether a schedule of `SEVERAL` may be chosen; given cuts mean one stage per worker."""
+    return asked.schedule in (None, name) and not asked.cuts
 
 
 def families(asked: Pipeline) -> tuple[Family, ...]:
@@ -89,10 +94,10 @@ def families(asked: Pipeline) -> tuple[Family, ...]:
 
     Raises `InputError` if the requested schedule is not among them.
     """
-    if asked.schedule is None or (asked.schedule == vee.NAME and has_vees(asked)):
+    if asked.schedule is None or (asked.schedule in SEVERAL and not asked.cuts):
         return tuple(FAMILIES[name] for name in DEFAULT)
     if asked.schedule not in FAMILIES:
-        names = ", ".join([*FAMILIES, *([] if asked.cuts else [vee.NAME])])
+        names = ", ".join([*FAMILIES, *([] if asked.cuts else SEVERAL)])
         raise InputError(
             f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
             f"{asked.schedule!r}. Pass one of them, or a number of stages: "
@@ -135,12 +140,16 @@ def choose(
         return rivals.planned(tabled, problem, fitting)
 
     found: list[Candidate] = []
-    if asked.schedule != vee.NAME:
+    if asked.schedule not in SEVERAL:
         found += planned(tabled.problem)
-    if has_vees(asked):
-        found += rivals.vees(tabled, partial(_vee, source, tabled, mesh, hardware, limited))
+    made = partial(_with_several, source, tabled, mesh, hardware, limited)
+    if may_have(asked, vee.NAME):
+        found += rivals.vees(tabled, made)
+    if may_have(asked, interleaved.NAME):
+        below = min((each.step_s for each in found), default=math.inf)
+        found += rivals.interleavings(tabled, made, below)
     rivals.enter(found)
-    if asked.schedule != vee.NAME and not asked.cuts:
+    if asked.schedule not in SEVERAL and not asked.cuts:
         rivals.enter(planned(tabled.problem.of_one_stage()))
     if asked.is_open:
         rivals.enter_alone(mesh)
@@ -148,8 +157,9 @@ def choose(
         return rivals.winner()
     except OverLimitError:
         raise
-    except NoVeeError:
-        raise InfeasibleError(_no_vee(mesh, tabled.problem, limit)) from None
+    except NoneOfSeveralError:
+        name = asked.schedule or vee.NAME
+        raise InfeasibleError(_no_several(name, mesh, tabled.problem, limit)) from None
     except InfeasibleError as error:
         raise InfeasibleError(
             f"Neither stages nor a plan without them fit {readable(limit)} per device. Use more "
@@ -158,9 +168,10 @@ def choose(
         ) from None
 
 
-def _no_vee(mesh: Mesh, problem: StageProblem, limit: float) -> str:
+def _no_several(name: str, mesh: Mesh, problem: StageProblem, limit: float) -> str:
+    number = "two stages" if name == vee.NAME else "several stages"
     return (
-        f"{argument('schedule', vee.NAME)} makes two stages on each of several equal workers, "
+        f"{argument('schedule', name)} makes {number} on each of several equal workers, "
         f"and no such pipeline was found: the mesh has {mesh.world_size} devices of "
         f"{readable(limit)}, and the model can be cut into {problem.positions - 1} pieces. Leave "
         f"{argument('schedule')} out, to try other schedules, or pass the number of workers: "
@@ -252,18 +263,19 @@ def compiled(
     return replace(made, plan=replace(made.plan, prediction=prediction))
 
 
-def _vee(
+def _with_several(
     source: Source,
     tabled: ModelStageTable,
     mesh: Mesh,
     hardware: Hardware,
     settings: Settings,
-    found: VSchedulePlan,
+    found: VSchedulePlan | InterleavedPlan,
 ) -> Staged:
-    """Compile a V schedule of the table: each stage is solved separately, the cuts are kept."""
+    """Compile a plan with several stages on each worker: each is solved separately, cuts are kept."""
+    name = vee.NAME if isinstance(found, VSchedulePlan) else interleaved.NAME
     workers = _workers([tabled.decided[found.way].mesh] * found.workers)
     cuts = tuple(tabled.places.cut(border) for border in found.borders[1:-1])
-    wanted = PipelineSpec(workers, 2 * found.workers, vee.NAME, found.microbatches, cuts)
+    wanted = PipelineSpec(workers, len(cuts) + 1, name, found.microbatches, cuts)
     graph = source.parted(found.microbatches)
     made = compile_forced(graph, mesh, hardware, settings, wanted)
     assert made.plan.prediction is not None

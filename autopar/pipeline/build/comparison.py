@@ -12,7 +12,16 @@ from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.single_stage import SingleStagePlanner
 from autopar.pipeline.build.stage_tables import ModelStageTable
 from autopar.pipeline.build.staged import Staged
-from autopar.pipeline.planner import Planner, StagePlan, StageProblem, VSchedulePlan, vees
+from autopar.pipeline.planner import (
+    InterleavedPlan,
+    Planner,
+    StagePlan,
+    StageProblem,
+    VSchedulePlan,
+    interleaved,
+    interleavings,
+    vees,
+)
 from autopar.pipeline.planner.v_schedule import NAME
 from autopar.plans.pipeline_data import Compared
 from autopar.plans.pipeline_plan import PipelinePlan
@@ -44,8 +53,8 @@ def worth_of(hardware: Hardware) -> float:
     return 1.0 if knows_waiting else WORTH
 
 
-class NoVeeError(InfeasibleError):
-    """No V schedule exists for this number of devices, or none fits."""
+class NoneOfSeveralError(InfeasibleError):
+    """No pipeline with several stages on each of equal workers exists, or none fits."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +135,9 @@ class PlanComparison:
         """Return the best V schedule of a table for each number of workers."""
         found = vees(tabled.problem, BEHIND * self._to_beat(None))
         if not found:
-            self._refused.append(NoVeeError("no V of equal workers with two stages each fits"))
+            self._refused.append(
+                NoneOfSeveralError("no V of equal workers with two stages each fits")
+            )
         return [
             Candidate(
                 vee.step_s,
@@ -134,6 +145,35 @@ class PlanComparison:
                 partial(made, vee),
             )
             for vee in found
+        ]
+
+    def interleavings(
+        self, tabled: ModelStageTable, made: Callable[[InterleavedPlan], Staged], below: float
+    ) -> list[Candidate]:
+        """Return the best interleaved pipeline of a table for each number of workers.
+
+        `below` is the shortest step of the other candidates, by the table.
+        """
+        below = min(BEHIND * self._to_beat(None), FURTHER * below)
+        found = interleavings(tabled.problem, below)
+        if not found:
+            self._refused.append(
+                NoneOfSeveralError(
+                    "no interleaved pipeline of equal workers fits, or is near the best"
+                )
+            )
+        return [
+            Candidate(
+                each.step_s,
+                _words(
+                    interleaved.NAME,
+                    each.microbatches,
+                    [tabled.decided[each.way].mesh] * each.workers,
+                ),
+                partial(made, each),
+                behind=FURTHER,
+            )
+            for each in found
         ]
 
     def _is_hopeless(self, planner: Planner) -> bool:
@@ -184,7 +224,7 @@ class PlanComparison:
         """
         compared, plain = tuple(self.compared), self._plain
         if self._best is None and plain is None:
-            raise min(self._refused, key=lambda error: isinstance(error, NoVeeError))
+            raise min(self._refused, key=lambda error: isinstance(error, NoneOfSeveralError))
         if self._best is None or (plain and self._is_as_good(plain, self._best)):
             assert plain is not None
             views = tuple(

@@ -9,6 +9,7 @@ from autopar.pipeline.planner.families import (
     ZB_H2,
     Family,
 )
+from autopar.pipeline.planner.interleaved import InterleavedPlan, interleavings
 from autopar.pipeline.planner.planning import Planner, is_hopeless, plan_stages
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
 from autopar.pipeline.planner.read_piper import read_piper
@@ -26,6 +27,7 @@ __all__ = [
     "ZB_H1",
     "ZB_H2",
     "Family",
+    "InterleavedPlan",
     "Layer",
     "LoadedStage",
     "Option",
@@ -40,6 +42,7 @@ __all__ = [
     "ThroughputPlan",
     "VSchedulePlan",
     "Workload",
+    "interleavings",
     "is_hopeless",
     "least_load",
     "plan_stages",

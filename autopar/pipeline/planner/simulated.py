@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from autopar.pipeline.planner.play import ChainCosts, lists_of, most_held, step_of
 from autopar.pipeline.planner.priced import Picked, Priced
@@ -14,10 +15,12 @@ Objective = Callable[[Priced, Sequence[Picked]], float]
 """Returns the seconds of a step; infinite if the plan does not fit."""
 
 
-def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
-    """Return the simulator's costs of a plan.
+def costs_of(
+    table: StageTable, stages: Sequence[Picked], holders: Sequence[int] | None = None
+) -> Costs:
+    """Return the simulator's costs of a plan, in which `holders` has the worker of each stage.
 
-    Each stage has its own worker, and neighbours have a link in each direction.
+    None: each stage has its own worker.  Workers of neighbouring stages have a link in each direction.
     """
     made = []
     for start, end, number in stages:
@@ -44,10 +47,11 @@ def costs_of(table: StageTable, stages: Sequence[Picked]) -> Costs:
             Traffic(index, index + 1, float(table.send_s[cut]), float(table.return_s[cut]))
         )
     # At one byte per second, a transfer of n bytes occupies its link for the table's n seconds.
-    links = (Link(table.latency_s, 1.0),) * (2 * len(traffic))
-    there = {(index, index + 1): (2 * index,) for index in range(len(traffic))}
-    back = {(index + 1, index): (2 * index + 1,) for index in range(len(traffic))}
-    return Costs(tuple(made), tuple(traffic), Network(links, {**there, **back}))
+    held = range(len(stages)) if holders is None else holders
+    pairs = {pair for one, two in pairwise(held) if one != two for pair in ((one, two), (two, one))}
+    routes = {pair: (place,) for place, pair in enumerate(sorted(pairs))}
+    links = (Link(table.latency_s, 1.0),) * len(routes)
+    return Costs(tuple(made), tuple(traffic), Network(links, routes))
 
 
 def simulated_step(priced: Priced, stages: Sequence[Picked]) -> float:

@@ -143,7 +143,8 @@ def _step(problem: StageProblem, offer: _Offer, borders: Sequence[int]) -> float
     stages = [(start, end, offer.number) for start, end in pairwise(borders)]
     if not all(offer.way.offered[start, end] for start, end, _ in stages):
         return math.inf
-    # Workers are neighbours in the order of the first stages; nothing is sent where the V turns.
     schedule = zb_v(offer.workers, offer.table.microbatches)
-    played = simulate(schedule, costs_of(offer.table, stages))
+    # Nothing is sent where the V turns.
+    holders = [*range(offer.workers), *reversed(range(offer.workers))]
+    played = simulate(schedule, costs_of(offer.table, stages, holders))
     return played.step if max(played.peaks) <= problem.memory_nbytes else math.inf

@@ -29,6 +29,29 @@ def interleaved(workers: int, microbatches: int, stages: int | None = None) -> S
     return schedule_of("interleaved", stages, microbatches, lists)
 
 
+def warm_up(workers: int, microbatches: int, rounds: int) -> list[list[int]]:
+    """Return by worker, for each of its stages: the forwards before the worker's first backward."""
+    groups = _groups(workers, microbatches)
+    found = []
+    for worker in range(workers):
+        left, of_rounds = _ahead(worker, workers, rounds, groups), [0] * rounds
+        for group, round_ in itertools.product(groups, range(rounds)):
+            ran = min(left, len(group))
+            of_rounds[round_] += ran
+            left -= ran
+        found.append(of_rounds)
+    return found
+
+
+def _ahead(worker: int, workers: int, rounds: int, groups: list[range]) -> int:
+    """Return how many forwards a worker runs ahead of its backwards.
+
+    It reaches its last stage after (rounds - 1) groups.  Each worker before the last is two steps
+    further ahead: one for the forward on its way down, one for the backward on its way up.
+    """
+    return (rounds - 1) * max(map(len, groups)) + 2 * (workers - 1 - worker) + 1
+
+
 def _groups(workers: int, microbatches: int) -> list[range]:
     count = max(1, microbatches // workers)
     bounds = [-(-microbatches * number // count) for number in range(count + 1)]
@@ -39,10 +62,7 @@ def _actions(worker: int, workers: int, rounds: int, groups: list[range]) -> lis
     stages = [worker + workers * round_ for round_ in range(rounds)]
     forwards = [forward(stage, m) for group in groups for stage in stages for m in group]
     backwards = [backward(stage, m) for group in groups for stage in stages[::-1] for m in group]
-    # A worker reaches its last stage after (rounds - 1) groups.  Each worker before the last is two
-    # steps further ahead: one for the forward on its way down, one for the backward on its way up.
-    ahead = (rounds - 1) * max(map(len, groups)) + 2 * (workers - 1 - worker) + 1
-    ahead = min(ahead, len(forwards))
+    ahead = min(_ahead(worker, workers, rounds, groups), len(forwards))
     actions = forwards[:ahead]
     for position, action in enumerate(backwards):
         actions.append(action)

@@ -15,7 +15,7 @@ from autopar.errors import InfeasibleError, InputError
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.choose import choose
 from autopar.pipeline.build.comparison import Chosen
-from autopar.pipeline.build.predict import predict
+from autopar.pipeline.build.predict import predict, predict_with_peaks
 from autopar.pipeline.build.shapes import shapes
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
@@ -183,6 +183,30 @@ def test_a_v_is_taken_where_it_is_asked_for() -> None:
         chosen(hosts(), Pipeline("auto", "zb-v"), memory=1000.0)
     with pytest.raises(InfeasibleError, match=r"the mesh has 1 devices .*\. Leave schedule= out"):
         chosen(hosts(), Pipeline("auto", "zb-v"), Mesh.of(1))
+
+
+@pytest.mark.thorough
+def test_an_interleaved_pipeline_is_taken_where_it_is_asked_for() -> None:
+    """Of three layers, on two workers: the table's step is near that of the compiled stages, and the
+    memory that is predicted is that of the plan's own simulation."""
+    hardware = hosts(3e6)
+    source = source_of(*compiler_of("llama", MESH, hardware, layers=3))
+    asked = Pipeline("auto", "interleaved", 4)
+    found = choose(source, MESH, hardware, Settings(), asked).staged
+    assert found is not None
+    plan, prediction = found.plan, found.plan.prediction
+    plan.check(found.stages)
+    assert plan.schedule.name == "interleaved" and len(plan.workers) == 2
+    assert plan.schedule.stages >= 4 and plan.schedule.stages % 2 == 0
+    assert all(stages[1] - stages[0] == 2 for stages in plan.schedule.held)
+    assert prediction is not None and prediction.table_step_s is not None
+    assert prediction.step_s == pytest.approx(prediction.table_step_s, rel=0.05)
+    _, peaks = predict_with_peaks(plan, found.stages, hardware, Settings())
+    assert prediction.peaks == peaks and plan.outline.figures["memory", "peak"] == max(peaks)
+    with pytest.raises(
+        InfeasibleError, match=r"several stages on each .*no such pipeline was found"
+    ):
+        chosen(hosts(), Pipeline("auto", "interleaved"), memory=1000.0)
 
 
 @pytest.mark.thorough
