@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -18,15 +18,16 @@ from published_facts import Row, machine
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.cost.estimate import storage_bytes
-from autopar.cost.issued import Running
 from autopar.cost.prices import Prices
-from autopar.cost.spent import Spent, spent_by
+from autopar.cost.spent import Issued, Spent, issued, once, spent
 from autopar.ir.blocks import blocks
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.ir.split import split
-from autopar.memory.recompute_set import again
+from autopar.memory.of_rank import of_rank
+from autopar.memory.recompute_set import RecomputeSet, again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.shards import local_nbytes
 from autopar.pipeline.build.borders import Border, link_between, seconds
 from autopar.pipeline.schedules import Schedule, build
@@ -56,33 +57,44 @@ class Part:
     def spent(self, hardware: Hardware) -> Spent:
         """On a machine, with gathers of weights one block ahead, as FSDP has them and our loops."""
         prices = self._prices(hardware)
-        found = spent_by(self.plan, self.graph, prices, self.kept)
-        forward_s, backward_s = self._of_weights(prices)
+        run_again, of_microbatch = self._held
+        of_step = once(self.graph, self.plan.parameters, prices, self.plan.precision)
+        found = spent(
+            self.graph, self.plan.choices, of_microbatch, of_step, run_again, prices,
+            prices.microbatches,
+        )  # fmt: skip
+        of_weights = {"forward": 0.0, "backward": 0.0}
+        for sent in of_microbatch.sent:
+            if sent.weights:
+                of_weights[sent.traffic.direction] += prices.awaited(sent.traffic)
+        backward_s = found.input_grad_s + found.weight_grad_s
+        ahead, behind = of_weights["forward"], of_weights["backward"]
         share = prices.device.overlap
-        hidden_s = share * min(forward_s, found.forward_s - forward_s)
-        computing_s = found.input_grad_s + found.weight_grad_s - backward_s
         return replace(
             found,
-            forward_s=found.forward_s - hidden_s,
-            input_grad_s=found.input_grad_s - share * min(backward_s, computing_s),
+            forward_s=found.forward_s - share * min(ahead, found.forward_s - ahead),
+            input_grad_s=found.input_grad_s - share * min(behind, backward_s - behind),
         )
 
-    def _of_weights(self, prices: Prices) -> tuple[float, float]:
-        """Seconds of a microbatch's collectives of weights, forward and backward."""
-        plan = self.plan
+    @cached_property
+    def _held(self) -> tuple[RecomputeSet, Issued]:
+        """What runs again, and collectives and memory of a microbatch: the same on any hardware."""
+        plan, prices = self.plan, self._prices(load("a100"))
         shardings = {choice.node: choice.sharding for choice in plan.choices}
+        kept = of_rank(self.kept, self.graph, shardings, plan.conversions, self.mesh)
         run_again = again(
-            self.graph, shardings, plan.conversions, plan.recompute_of, self.kept, self.mesh,
+            self.graph,
+            shardings,
+            plan.conversions,
+            plan.recompute_of,
+            kept,
+            self.mesh,
             plan.precision,
-        )  # fmt: skip
-        running = Running(
-            self.graph, plan.choices, plan.conversions, self.mesh, plan.precision, run_again
         )
-        seconds = {"forward": 0.0, "backward": 0.0}
-        for sent in running.per_microbatch():
-            if sent.weights:
-                seconds[sent.traffic.direction] += prices.awaited(sent.traffic)
-        return seconds["forward"], seconds["backward"]
+        keeps = SavedTensors(
+            self.graph, shardings, plan.conversions, self.mesh, kept, run_again, plan.precision
+        )
+        return run_again, issued(self.graph, plan.choices, keeps, prices, plan.precision)
 
     def rest_nbytes(self, row: Row) -> float:
         """Weights, gradients and optimizer.  ZeRO divides flat buffers, whatever divides the tensors.

@@ -18,9 +18,9 @@ from published_facts import PROFILES, Row, machine
 
 from cost_models.hardware import Hardware
 
-ROWS_OF_A_SOURCE = 24
+ROWS_OF_A_SOURCE = 8
 """So many rows of each source are fitted on, evenly spread over its table."""
-ITERATIONS = 5
+ITERATIONS = 3
 STEP = 0.04
 """Of a logarithm, for slopes."""
 FAITH = 0.003
