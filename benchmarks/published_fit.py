@@ -119,7 +119,7 @@ def _fit(training: Sequence[Row]) -> tuple[tuple[float, float, float], dict[str,
         for name in {row.machine for row in training}:
             hardware = machine(name)
             host_s = host.get(PROFILES[name], hardware.device.launch_s)
-            made[name] = simulator(hardware, Constants(*values[:3], host_s))
+            made[name] = simulator(hardware, Constants(values[0], values[1], values[2], host_s))
         return np.array(
             [math.log(made[r.machine].predict(r).seconds / (r.seconds or 1.0)) for r in training]
         )

@@ -113,7 +113,12 @@ def _device(data: Mapping[str, Any]) -> Device:
     shaped = {
         key: _value(ShapeEfficiency, data[key], f"device.{key}") for key in SHAPED if key in data
     }
-    return replace(device, curves=tuple(map(_curve, curves)), **shaped)
+    return replace(
+        device,
+        curves=tuple(map(_curve, curves)),
+        products=shaped.get("products"),
+        attention=shaped.get("attention"),
+    )
 
 
 def _curve(curve: Curve) -> Curve:
