@@ -7,28 +7,27 @@ and priced by `autopar.cost.spent`; a pipeline's stage is a sum of them, its ste
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import torch
+from published_facts import Row, machine
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.cost.estimate import storage_bytes
 from autopar.cost.prices import Prices
-from autopar.cost.spent import Spent, spent_by
+from autopar.cost.spent import Issued, Spent, issued, once, spent
 from autopar.ir.blocks import blocks
-from autopar.ir.conversion import Copy
-from autopar.ir.conversion import Traffic as Collective
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
 from autopar.ir.split import split
+from autopar.memory.of_rank import of_rank
+from autopar.memory.recompute_set import RecomputeSet, again
+from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.shards import local_nbytes
 from autopar.pipeline.build.borders import Border, link_between, seconds
 from autopar.pipeline.schedules import Schedule, build
@@ -41,75 +40,8 @@ from autopar.sharding.sharding_problem import Settings, pose, prices_of
 from cost_models.collectives import collective_seconds
 from cost_models.hardware import Hardware, load
 
-SEQUENCE = 2048
-ROWS = Path(__file__).with_name("published_rows.json")
-JEAN_ZAY = 6.25e9
-"""Bytes per second of a GPU there: four Omni-Path adapters of 100 Gbit/s for eight."""
 WHOLE = ("*resid_dropout/dropout", "*mlp.dropout/dropout", "*.h.?/add", "*.h.?/received")
 """What Megatron has whole on all ranks between blocks."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table of facts."""
-
-    name: str
-    source: str
-    machine: str
-    hidden: int
-    layers: int
-    heads: int
-    vocabulary: int
-    gpus: int
-    tp: int
-    pp: int
-    dp: int
-    microbatch: int
-    batch: int
-    virtual: int
-    recompute: str
-    sequence_parallel: bool
-    zero: int
-    gradients: str
-    partition: str
-    seconds: float | None
-    memory_gb: float | None = None
-
-    @property
-    def microbatches(self) -> int:
-        """Of a pipeline."""
-        return self.batch // (self.microbatch * self.dp)
-
-    @property
-    def padded_vocabulary(self) -> int:
-        """So that every tensor-parallel rank has a multiple of 128 rows."""
-        each = 128 * self.tp
-        return -(-self.vocabulary // each) * each
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Layers of every stage."""
-        stages = self.pp * self.virtual
-        if self.partition == "slots":
-            each = (self.layers + 2) // stages
-            return (each - 1, *(each,) * (stages - 2), each - 1)
-        each = -(-self.layers // stages)
-        return tuple(max(0, min(each, self.layers - each * stage)) for stage in range(stages))
-
-
-def rows() -> list[Row]:
-    """The whole table."""
-    return [Row(**row) for row in json.loads(ROWS.read_text())["rows"]]
-
-
-def machine(name: str) -> Hardware:
-    """The profile of its GPUs, with its network; neither system overlapped reductions with compute."""
-    found = load("a100")
-    link = found.inter_host
-    if name == "jean zay":
-        link = replace(link, bytes_per_s=JEAN_ZAY, kind="Omni-Path 100")
-    device = replace(found.device, overlap=0.0)
-    return replace(found, device=device, inter_host=link, tiers=())
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +55,46 @@ class Part:
     mesh: Mesh
 
     def spent(self, hardware: Hardware) -> Spent:
-        """On a machine."""
-        return spent_by(self.plan, self.graph, self._prices(hardware), self.kept)
+        """On a machine, with gathers of weights one block ahead, as FSDP has them and our loops."""
+        prices = self._prices(hardware)
+        run_again, of_microbatch = self._held
+        of_step = once(self.graph, self.plan.parameters, prices, self.plan.precision)
+        found = spent(
+            self.graph, self.plan.choices, of_microbatch, of_step, run_again, prices,
+            prices.microbatches,
+        )  # fmt: skip
+        of_weights = {"forward": 0.0, "backward": 0.0}
+        for sent in of_microbatch.sent:
+            if sent.weights:
+                of_weights[sent.traffic.direction] += prices.awaited(sent.traffic)
+        backward_s = found.input_grad_s + found.weight_grad_s
+        ahead, behind = of_weights["forward"], of_weights["backward"]
+        share = prices.device.overlap
+        return replace(
+            found,
+            forward_s=found.forward_s - share * min(ahead, found.forward_s - ahead),
+            input_grad_s=found.input_grad_s - share * min(behind, backward_s - behind),
+        )
+
+    @cached_property
+    def _held(self) -> tuple[RecomputeSet, Issued]:
+        """What runs again, and collectives and memory of a microbatch: the same on any hardware."""
+        plan, prices = self.plan, self._prices(load("a100"))
+        shardings = {choice.node: choice.sharding for choice in plan.choices}
+        kept = of_rank(self.kept, self.graph, shardings, plan.conversions, self.mesh)
+        run_again = again(
+            self.graph,
+            shardings,
+            plan.conversions,
+            plan.recompute_of,
+            kept,
+            self.mesh,
+            plan.precision,
+        )
+        keeps = SavedTensors(
+            self.graph, shardings, plan.conversions, self.mesh, kept, run_again, plan.precision
+        )
+        return run_again, issued(self.graph, plan.choices, keeps, prices, plan.precision)
 
     def rest_nbytes(self, row: Row) -> float:
         """Weights, gradients and optimizer.  ZeRO divides flat buffers, whatever divides the tensors.
@@ -133,7 +103,7 @@ class Part:
         16 bits are there as well.
         """
         leaf = {node.target: node.outputs[0] for node in self.graph.leaves("parameter")}
-        prices, total = self._prices(load("a100")), 0.0
+        prices, total = self._prices(machine(row.machine)), 0.0
         for p in self.plan.parameters:
             found = storage_bytes(leaf[p.name], p, prices, self.graph)
             gradient = prices.at_rest(local_nbytes(leaf[p.name], p.leaf, self.mesh), leaf[p.name])
@@ -143,53 +113,56 @@ class Part:
         return total
 
     def _prices(self, hardware: Hardware) -> Prices:
-        found = prices_of(self.mesh, hardware, self.settings)
-        return _InPlace(**{each.name: getattr(found, each.name) for each in fields(found)})
+        return prices_of(self.mesh, hardware, self.settings)
 
 
-class _InPlace(Prices):
-    """Messages need no laying out: Megatron's tensors are [sequence, batch, hidden], so that what it
-    gathers and scatters lies together."""
+@dataclass(frozen=True)
+class Kind:
+    """What decides the three layers: rows that differ in depth and microbatches only have one."""
 
-    def copied(self, part: Collective) -> float:
-        """Nothing."""
-        return 0.0
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    microbatch: int
+    tp: int
+    dp: int
+    zero: int
+    sequence_parallel: bool
+    recompute: str
+    attention: str
+    dropout: float
+    half: bool
 
-    def local(self, copy: Copy) -> float:
-        """Nothing: a slice lies together as well, and biases are added to finished sums."""
-        return 0.0
-
-    def gradient(self, sums: Sequence[Collective]) -> float:
-        """Nothing: gradients are made where they are summed, in flat buffers."""
-        return 0.0
-
-    def gradients(self, part: Collective, count: int) -> float:
-        """The same."""
-        return 0.0
+    @classmethod
+    def of(cls, row: Row) -> Kind:
+        """The kind of a row.  Selective recomputation is that of a fused kernel."""
+        fused = row.recompute == "selective" or row.attention == "sdpa"
+        return cls(
+            row.hidden, row.heads, row.padded_vocabulary, row.sequence, row.microbatch, row.tp, row.dp,
+            row.zero, row.sequence_parallel,
+            "none" if row.recompute == "selective" else row.recompute,
+            "sdpa" if fused else "megatron", row.dropout, row.gradients == "float16",
+        )  # fmt: skip
 
 
 def parts(row: Row) -> tuple[Part, ...]:
     """First, middle and last layer; equal for rows that differ in depth and microbatches only."""
-    fused = row.recompute == "selective"
-    return _parts(
-        row.hidden, row.heads, row.padded_vocabulary, row.microbatch, row.tp, row.dp, row.zero,
-        row.sequence_parallel, "none" if fused else row.recompute, "sdpa" if fused else "megatron",
-        row.gradients == "float16",
-    )  # fmt: skip
+    return _parts(Kind.of(row))
 
 
 @cache
-def _parts(
-    hidden: int, heads: int, vocabulary: int, microbatch: int, tp: int, dp: int, zero: int,
-    sequence_parallel: bool, recompute: str, attention: str, half: bool,
-) -> tuple[Part, ...]:  # fmt: skip
-    graph = _captured(hidden, heads, vocabulary, microbatch * dp, attention)
+def _parts(kind: Kind) -> tuple[Part, ...]:
+    graph = _captured(
+        kind.hidden, kind.heads, kind.vocabulary, kind.microbatch * kind.dp, kind.sequence,
+        kind.attention, kind.dropout,
+    )  # fmt: skip
     cuts = [next(n.name for n in graph.nodes if _layer(n.origin.module) == at and not n.is_leaf)
             for at in (1, 2)]  # fmt: skip
-    mesh = Mesh.of(dp, tp, names=("data", "tensor"))
-    kept_settings = _settings(mesh, zero, sequence_parallel, recompute, half)
-    found = tuple(_part(part, mesh, kept_settings) for part in split(graph, cuts).graphs)
-    return tuple(map(_gathering_again, found)) if sequence_parallel else found
+    mesh = Mesh.of(kind.dp, kind.tp, names=("data", "tensor"))
+    settings = _settings(mesh, kind)
+    found = tuple(_part(part, mesh, settings) for part in split(graph, cuts).graphs)
+    return tuple(map(_gathering_again, found)) if kind.sequence_parallel else found
 
 
 def _gathering_again(part: Part) -> Part:
@@ -207,20 +180,24 @@ def _layer(module: str) -> int:
 
 
 @cache
-def _captured(hidden: int, heads: int, vocabulary: int, samples: int, attention: str) -> Graph:
+def _captured(
+    hidden: int, heads: int, vocabulary: int, samples: int, sequence: int, attention: str,
+    dropout: float,
+) -> Graph:  # fmt: skip
     import transformers
 
     transformers.AttentionInterface.register("megatron", _attention)
     config = transformers.GPT2Config(
-        n_layer=3, n_head=heads, n_embd=hidden, vocab_size=vocabulary, n_positions=SEQUENCE,
+        n_layer=3, n_head=heads, n_embd=hidden, vocab_size=vocabulary, n_positions=sequence,
         activation_function="gelu_pytorch_tanh", use_cache=False, attn_implementation=attention,
-        attn_pdrop=0.0 if attention == "sdpa" else 0.1, bos_token_id=0, eos_token_id=0,
+        attn_pdrop=0.0 if attention == "sdpa" else dropout, resid_pdrop=dropout,
+        embd_pdrop=dropout, bos_token_id=0, eos_token_id=0,
         loss_type="ForCausalLM",
     )  # fmt: skip
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
         model = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).train()
-    ids = torch.zeros(samples, SEQUENCE, dtype=torch.int64, device="meta")
+    ids = torch.zeros(samples, sequence, dtype=torch.int64, device="meta")
     return capture(model, {"input_ids": ids, "labels": ids})
 
 
@@ -233,26 +210,24 @@ def _attention(
     return (scores @ value).transpose(1, 2).contiguous(), None
 
 
-def _settings(
-    mesh: Mesh, zero: int, sequence_parallel: bool, recompute: str, half: bool
-) -> Settings:
+def _settings(mesh: Mesh, kind: Kind) -> Settings:
     """Everything forced.  Gradients in 16 bits: the optimizer keeps 12 bytes of its own (K = 12)."""
-    tensor = "megatron_sp" if sequence_parallel else "megatron"
+    tensor = "megatron_sp" if kind.sequence_parallel else "megatron"
     forced = [c for c in presets.load(tensor, mesh) if c.axis == "tensor"]
-    data = presets.load("zero2" if zero else "ddp", mesh)
+    data = presets.load({0: "ddp", 1: "zero2", 3: "fsdp"}[kind.zero], mesh)
     forced += [c for c in data if c.axis == "data"]
     whole: tuple[Constraint, ...] = ()
-    if not sequence_parallel:
+    if not kind.sequence_parallel and kind.tp > 1:
         whole = from_user({f"tensor:{p}": {"tensor": "I"} for p in WHOLE}, mesh)
     optional = tuple(replace(c, optional=True) for c in whole)
     return Settings(
-        states=6.0 if half else 2.0,
+        states=6.0 if kind.half else 2.0,
         optimizer="AdamW(fused=True)",  # as Megatron and DeepSpeed have it
-        precision="as the model" if half else "bfloat16",
+        precision="as the model" if kind.half else "bfloat16",
         constraints=(*forced, *optional),
         padding=(),
         pads_batch=False,
-        recompute=None if recompute == "none" else recompute,  # type: ignore[arg-type]
+        recompute=None if kind.recompute == "none" else kind.recompute,  # type: ignore[arg-type]
         first=False,
     )
 
@@ -341,7 +316,7 @@ def _traffic(row: Row, hardware: Hardware) -> tuple[tuple[Traffic, ...], Network
     """
     link = link_between(hardware, row.gpus)
     ranks = row.dp * row.tp
-    nbytes = 2.0 * row.microbatch * row.dp * SEQUENCE * row.hidden
+    nbytes = 2.0 * row.microbatch * row.dp * row.sequence * row.hidden
     border = Border(ranks, ranks)
     took = seconds(nbytes, border, border, link)
     edges = tuple(Traffic(s, s + 1, took, took) for s in range(row.pp * row.virtual - 1))

@@ -36,13 +36,23 @@ def names() -> tuple[str, ...]:
 
 
 def load(name_or_path: str | Path) -> Hardware:
-    """Load a profile by name, or from a TOML file."""
-    return parse(*_read(name_or_path))
+    """Load a profile by name, or from a TOML file; "h100:compiled" is a profile in one of its modes."""
+    path, mode = _parted(name_or_path)
+    found = parse(*_read(path))
+    return found.in_mode(mode) if mode else found
+
+
+def _parted(name_or_path: str | Path) -> tuple[str | Path, str]:
+    """Return a profile's name or path, and the mode after the colon; "" without one."""
+    path, colon, mode = str(name_or_path).rpartition(":")
+    if not colon or Path(name_or_path).is_file() or not (path in names() or path.endswith(".toml")):
+        return name_or_path, ""
+    return path, mode
 
 
 def text(name_or_path: str | Path) -> str:
     """Return a profile's TOML source, with the comments that say where its numbers come from."""
-    written, source = _read(name_or_path)
+    written, source = _read(_parted(name_or_path)[0])
     parse(written, source)
     return written
 

@@ -5,17 +5,19 @@ Profiles in TOML are parsed into `Hardware`; the operator and collective cost mo
 
 from __future__ import annotations
 
-import datetime
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from cost_models.curves import Curve
-from cost_models.errors import CostModelError, ProfileError
-from cost_models.exchanges import EXCHANGES
-from cost_models.fits import Fit
+from cost_models.errors import ProfileError
+from cost_models.links import Level, Link, Tier
+from cost_models.modes import Mode
 from cost_models.names import DTYPES, KINDS, meant
-from cost_models.ranges import RANGES, SECONDS, check_count
+from cost_models.ranges import RANGES, SECONDS, check_count, is_date
+from cost_models.shapes import ShapeEfficiency
+
+__all__ = ["Device", "Hardware", "Level", "Link", "Share", "Tier"]
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 """Collective algorithms that a profile may name; every communication library has the ring."""
@@ -26,11 +28,17 @@ class Device:
     """One accelerator, or one rank's share of a host's cores.
 
     `flops_per_s` is the peak by dtype name; the efficiencies are the fractions of the peaks that large
-    operators reach.  `launch_s` is added to every operator call.  `overlap` is the fraction of
+    operators reach.  `products` and `attention` give them by shape, for matrix products and for fused
+    attention; without them both reach `matmul_efficiency`.  `overlap` is the fraction of
     communication that is hidden behind an equal amount of compute, for links without their own value.
     The first `cache_bytes` that an operator moves cost `cache_bytes_per_s`, the rest `bytes_per_s`;
     without a cache all bytes cost `bytes_per_s`.  `curves` are the fractions of this roofline that
     timed operators reached.
+
+    `launch_s` is added to every operator call.  A host issues operators ahead of the device: each takes
+    at least `issue_s`, the host's time for one kernel, which longer kernels hide.  If that is given,
+    views take no time of their own.  `lays_out` is whether messages of collectives are copied into
+    buffers and out of them; software whose tensors have the layout of the message need not.
 
     Ranks are never equally fast.  `behind` is the time that a rank waits for slower ranks during a
     step, as a fraction of its own compute.  `late_s` is the extra time of a message that compute waits
@@ -51,6 +59,10 @@ class Device:
     curves: tuple[Curve, ...] = ()
     behind: float = 0.0
     late_s: float = 0.0
+    issue_s: float = 0.0
+    lays_out: bool = True
+    products: ShapeEfficiency | None = None
+    attention: ShapeEfficiency | None = None
 
     @property
     def paced(self) -> Device:
@@ -62,141 +74,9 @@ class Device:
             bytes_per_s=self.bytes_per_s / slower,
             cache_bytes_per_s=self.cache_bytes_per_s / slower,
             launch_s=self.launch_s * slower,
+            issue_s=self.issue_s * slower,
             behind=0.0,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One level of a mesh axis' hierarchy: a number of ranks, or groups of ranks, and their link."""
-
-    ranks: int
-    bytes_per_s: float
-    latency_s: float
-    inside_host: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The link between ranks, per direction and rank.  Fitted collectives override the ring formula."""
-
-    bytes_per_s: float
-    latency_s: float
-    fits: tuple[Fit, ...] = ()
-    kind: str = ""
-    """Product name: NVLink 4, PCIe 4, InfiniBand NDR, Ethernet."""
-    alone_bytes_per_s: float = 0.0
-    """Bandwidth of one rank while no other rank of its host sends; 0 if no higher than `bytes_per_s`."""
-    neighbours: int = 0
-    """Number of devices to which each device is wired directly, sharing `bytes_per_s` among the wires;
-    0: a switch gives a device its full bandwidth to any peer."""
-    at_least: bool = False
-    """Measured times did not rise with the bytes, so `bytes_per_s` is only a lower bound, from the
-    largest message."""
-    overlap: float | None = None
-    """Fraction of gradient synchronisation on this link that is hidden behind an equal amount of
-    compute; None: the device's `overlap`.  The cost that remains depends on the bytes, so a slow link
-    hides a larger fraction of its time."""
-    levels: tuple[Level, ...] = field(default=(), metadata={"derived": True})
-    """Hierarchy of a mesh axis on which algorithms other than the ring are allowed; derived, never read
-    from a profile."""
-    algorithms: tuple[str, ...] = field(default=(), metadata={"derived": True})
-    """Names of those algorithms."""
-
-    def figures(self, name: str) -> Iterator[tuple[str, float, str]]:
-        """Yield key, value and required range of every number of the link."""
-        yield f"{name}.bytes_per_s", self.bytes_per_s, "positive"
-        yield f"{name}.latency_s", self.latency_s, SECONDS
-        yield f"{name}.alone_bytes_per_s", self.alone_bytes_per_s, "zero or more"
-        yield f"{name}.neighbours", self.neighbours, "zero or more"
-        if self.overlap is not None:
-            yield f"{name}.overlap", self.overlap, "between 0 and 1"
-        for fit in self.fits:
-            yield f"{name}.fits.bytes_per_s", fit.bytes_per_s, "positive"
-            yield f"{name}.fits.latency_s", fit.latency_s, SECONDS
-            yield f"{name}.fits.ranks", fit.ranks, "two or more"
-            yield f"{name}.fits.host_ranks", fit.host_ranks, "zero or more"
-            yield f"{name}.fits.error", fit.error, "zero or more"
-            before = (0.0, 0.0)
-            for point in fit.curve:
-                yield f"{name}.fits.curve: the bytes to {point}", point[0] - before[0], "positive"
-                yield (
-                    f"{name}.fits.curve: the rise to {point}",
-                    point[1] - before[1],
-                    "zero or more",
-                )
-                before = point
-
-    def misnamed(self, name: str) -> Iterator[str]:
-        """Yield an error message for each fit of an unknown collective and for each duplicate fit."""
-        seen: set[tuple[object, ...]] = set()
-        for fit in self.fits:
-            if fit.collective not in EXCHANGES:
-                yield (
-                    f"{name}.fits: {fit.collective!r} is not a collective. "
-                    f"{meant(fit.collective, EXCHANGES)}"
-                )
-            if (key := (fit.collective, fit.ranks, _busy(fit))) in seen:
-                yield (
-                    f"{name}.fits has two of {fit.collective} among {fit.ranks} ranks while "
-                    f"{_busy(fit)} are busy; leave one out."
-                )
-            seen.add(key)
-
-    def among(self, ranks: int) -> float:
-        """Return bytes per second for each of `ranks` ranks of one host or rack that send at once.
-
-        Links between hosts may be shared, such as the uplink of a rack: with fewer senders each gets
-        more.  Raises `CostModelError` unless `ranks` is a whole number of 1 or more.
-        """
-        check_count("The ranks that send", ranks)
-        return max(self.bytes_per_s, self.alone_bytes_per_s / ranks)
-
-    def sending(self, nbytes: float, ranks: int) -> float:
-        """Return the seconds that a message occupies the link, without latency, if `ranks` ranks send.
-
-        If sends were measured, the fitted curve is used instead of the rate: the rate holds for the
-        largest message, whereas a short one may pass the link's bottleneck in a single burst.  Raises
-        `CostModelError` if `nbytes` is negative or NaN, or `ranks` is not a whole number of 1 or more.
-        """
-        rate = self.among(ranks)
-        if not nbytes >= 0:
-            raise CostModelError(f"A message of {nbytes} bytes makes no sense.")
-        fit = next((fit for fit in self.fits if fit.collective == "send"), None)
-        if fit is None:
-            return nbytes / rate
-        shared = fit.faster(rate / fit.bytes_per_s)
-        return shared.seconds(nbytes) - shared.seconds(0.0)
-
-    def reaching(self, others: int) -> Link:
-        """Return the link of a device to `others` peers, with only the wires to those peers."""
-        if not 0 < others < self.neighbours:
-            return self
-        return replace(self, bytes_per_s=self.bytes_per_s * others / self.neighbours)
-
-    def shared_by(self, ranks: int) -> Link:
-        """Return the link with one fit per collective and size: that nearest to `ranks` busy ranks."""
-        nearest: dict[tuple[str, int], Fit] = {}
-        for fit in self.fits:
-            key = (fit.collective, fit.ranks)
-            best = nearest.setdefault(key, fit)
-            if abs(_busy(fit) - ranks) < abs(_busy(best) - ranks):
-                nearest[key] = fit
-        return replace(self, fits=tuple(nearest.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """The link between groups of `devices` consecutive devices, inside hosts or across hosts.
-
-    `bytes_per_s` is each device's bandwidth when its whole group sends outwards at once: a leaf switch
-    with 4:1 oversubscribed uplinks gives a quarter of the adapter's bandwidth.
-    """
-
-    devices: int
-    bytes_per_s: float
-    latency_s: float
-    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +103,7 @@ class Hardware:
     `tiers` are further levels of the network: pairs of devices inside a host, pods of hosts.
     `shared` maps a number of ranks on the host to one rank's share of the device: ranks on one CPU
     slow each other down once they outnumber its `cores` (0: unknown), GPUs do not.
+    `modes` are ways to run a step that cost other times than eager PyTorch; `in_mode` applies one.
     """
 
     device: Device
@@ -235,6 +116,22 @@ class Hardware:
     shared: Mapping[int, Share] = field(default_factory=dict)
     tiers: tuple[Tier, ...] = ()
     algorithms: str = "ring"
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+
+    def in_mode(self, name: str) -> Hardware:
+        """Return the hardware with the times of one of its modes.
+
+        Raises `ProfileError` if the profile has no mode of this name.
+        """
+        if name not in self.modes:
+            known = f"Known: {', '.join(self.modes)}." if self.modes else "It has none."
+            raise ProfileError(
+                f"Profile {self.device.name!r} has no mode {name!r}. {known} Write one as a table "
+                f"[modes.{name}] of the profile."
+            )
+        mode = self.modes[name]
+        source = f"{self.source}; mode {name}: {mode.source}"
+        return replace(self, device=replace(self.device, **mode.changes()), modes={}, source=source)
 
     def check(self) -> None:
         """Raise `ProfileError` unless all numbers are finite and in range and all names are known."""
@@ -266,13 +163,26 @@ class Hardware:
                 f"Profile {name!r}: algorithms is {self.algorithms!r}; write 'ring', and what else "
                 f"there is of {', '.join(ALGORITHMS[1:])}, with commas."
             )
-        if not self.source or not self.date:
-            raise ProfileError(f"Profile {name!r} must state its source and its date.")
-        if not _is_date(self.date):
-            raise ProfileError(f"Profile {name!r}: date is {self.date!r}; write it as 2026-11-27.")
+        for where, source, date in self._origins():
+            if not source or not date:
+                raise ProfileError(f"Profile {name!r}{where} must state its source and its date.")
+            if not is_date(date):
+                raise ProfileError(
+                    f"Profile {name!r}{where}: date is {date!r}; write it as 2026-11-27."
+                )
         wrong = next(self._misnamed(), None)
         if wrong is not None:
             raise ProfileError(f"Profile {name!r}: {wrong}")
+
+    def _origins(self) -> Iterator[tuple[str, str, str]]:
+        """Yield place, source and date of everything that states them."""
+        yield "", self.source, self.date
+        device = self.device
+        for key, shaped in (("products", device.products), ("attention", device.attention)):
+            if shaped is not None:
+                yield f": device.{key}", shaped.source, shaped.date
+        for name, mode in self.modes.items():
+            yield f": modes.{name}", mode.source, mode.date
 
     @property
     def chosen_from(self) -> tuple[str, ...]:
@@ -306,6 +216,7 @@ class Hardware:
             bytes_per_s=device.bytes_per_s * share.bytes / crowd,
             cache_bytes_per_s=device.cache_bytes_per_s * share.bytes / crowd,
             launch_s=device.launch_s * share.launch * crowd,
+            issue_s=device.issue_s * share.launch * crowd,
             overlap=share.overlap,
             behind=share.behind,
             late_s=share.late_s,
@@ -352,12 +263,17 @@ class Hardware:
             yield f"device.{key}", getattr(device, key), "between 0 and 1"
         for key in ("cache_bytes", "cache_bytes_per_s", "behind"):
             yield f"device.{key}", getattr(device, key), "zero or more"
-        for key in ("launch_s", "late_s"):
+        for key in ("launch_s", "late_s", "issue_s"):
             yield f"device.{key}", getattr(device, key), SECONDS
         for dtype, peak in device.flops_per_s.items():
             yield f"device.flops_per_s.{dtype}", peak, "positive"
         for number, curve in enumerate(device.curves):
             yield from curve.figures(f"device.curves[{number}]")
+        for key, shaped in (("products", device.products), ("attention", device.attention)):
+            if shaped is not None:
+                yield from shaped.figures(f"device.{key}")
+        for name, mode in self.modes.items():
+            yield from mode.figures(f"modes.{name}")
         yield from self.intra_host.figures("intra_host")
         yield from self.inter_host.figures("inter_host")
         for number, tier in enumerate(self.tiers):
@@ -372,15 +288,3 @@ class Hardware:
             for key in ("error", "behind"):
                 yield f"shared.{ranks}.{key}", getattr(share, key), "zero or more"
             yield f"shared.{ranks}.late_s", share.late_s, SECONDS
-
-
-def _busy(fit: Fit) -> int:
-    return fit.host_ranks or fit.ranks
-
-
-def _is_date(text: str) -> bool:
-    try:
-        datetime.date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from cost_models.curves import DIRECTIONS, Direction, share
+from cost_models.curves import DIRECTIONS, Direction, operator, share
 from cost_models.errors import CostModelError
 from cost_models.machine import Device
 from cost_models.names import DTYPES, meant
 
+ATTENTION = frozenset(["scaled_dot_product_attention", "biased_attention"])
+"""Operators of which `dims` are those of attention."""
 LEAST = 0.1
 """Minimum fraction of an operator's measured time that is attributed to its tensors, not its launch."""
 ADAMW_CALLS = 5
@@ -41,12 +43,16 @@ def op_seconds(
     device: Device,
     op: str = "",
     direction: Direction = "forward",
+    dims: tuple[float, ...] = (),
 ) -> float:
     """Return the seconds of one operator: the maximum of arithmetic and memory time, plus the launch.
 
     `flops` counts multiplications and additions; `nbytes` are the bytes read and written.  Arithmetic
     in a dtype that the profile lacks (integers, say) is priced as float32.  `op` is the name by which
     the device's efficiency curves are looked up; a backward moves twice the bytes of its forward.
+    `dims` are those by which the efficiency of products and of attention varies (`shapes.py`): rows,
+    columns and summed elements, or length and head size.  The host issues operators ahead: kernels
+    longer than `issue_s` hide that time.
     Raises `CostModelError` if a number is negative, infinite or NaN, or if the dtype or the direction
     is unknown.
     """
@@ -55,10 +61,20 @@ def op_seconds(
     if not (0 <= flops < math.inf and 0 <= nbytes < math.inf):
         raise CostModelError(f"An operator cannot do {flops} operations on {nbytes} bytes.")
     peak = _peak(dtype, device)
-    arithmetic = flops / (peak * device.matmul_efficiency)
+    arithmetic = flops / (peak * _arithmetic_efficiency(op, dims, device))
     of_forward = nbytes if direction == "forward" else nbytes / 2
     reached = share(device.curves, op, dtype, direction, of_forward) if device.curves else 1.0
-    return max(arithmetic, _memory_seconds(nbytes, device)) / reached + device.launch_s
+    seconds = max(arithmetic, _memory_seconds(nbytes, device)) / reached + device.launch_s
+    if not device.issue_s:
+        return seconds
+    is_view = not nbytes and not dims
+    return 0.0 if is_view else max(seconds, device.issue_s)
+
+
+def _arithmetic_efficiency(op: str, dims: tuple[float, ...], device: Device) -> float:
+    """Return the fraction of the arithmetic peak that an operator of these dims reaches."""
+    shaped = device.attention if operator(op) in ATTENTION else device.products
+    return shaped.of(dims) if shaped is not None and dims else device.matmul_efficiency
 
 
 def reached(modelled_s: float, seconds: float, device: Device) -> float:

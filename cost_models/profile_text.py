@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +15,13 @@ from cost_models.curves import Curve
 from cost_models.errors import ProfileError
 from cost_models.fits import Fit
 from cost_models.machine import Device, Hardware, Link, Share, Tier
+from cost_models.modes import Mode
+from cost_models.shapes import ShapeEfficiency
 
-Value = TypeVar("Value", Curve, Device, Fit, Link, Share, Tier)
+Value = TypeVar("Value", Curve, Device, Fit, Link, Mode, ShapeEfficiency, Share, Tier)
 
+SHAPED = ("products", "attention")
+"""Tables of a device that give an efficiency by shape."""
 _REMEDY = "Correct it, or measure a new profile with `autopar calibrate -o mine.toml`."
 _CURVE = "tuple[tuple[float, float], ...]"
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -25,6 +30,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "float": (int, float),
     "float | None": (int, float),
+    "bool | None": (bool,),
+    "ShapeEfficiency | None": (dict,),
     "Mapping[str, float]": (dict,),
     "tuple[Fit, ...]": (list,),
     "tuple[Curve, ...]": (list,),
@@ -37,6 +44,7 @@ _WORDS = {
     "bool": "true or false",
     "float": "a number",
     "float | None": "a number",
+    "bool | None": "true or false",
     "tuple[Fit, ...]": "a list of tables",
     "tuple[Curve, ...]": "a list of tables",
     "Points": "a list of pairs of bytes and shares",
@@ -75,7 +83,7 @@ def digest(hardware: Hardware) -> str:
 
 def _hardware(data: Mapping[str, Any]) -> Hardware:
     _check_type(data.get("tiers", []), "tuple[Fit, ...]", "tiers")
-    known = {"device", "intra_host", "inter_host", "shared", "tiers"}
+    known = {"device", "intra_host", "inter_host", "shared", "tiers", "modes"}
     flat = {key: value for key, value in data.items() if key not in known}
     described = [f for f in fields(Hardware) if f.name not in known]
     return Hardware(
@@ -89,6 +97,10 @@ def _hardware(data: Mapping[str, Any]) -> Hardware:
             for ranks in (_table(data, "shared") if "shared" in data else {})
         },
         tiers=tuple(_values(Tier, data.get("tiers", []), "tiers")),
+        modes={
+            name: _value(Mode, _table(data["modes"], name, "modes."), f"modes.{name}")
+            for name in (_table(data, "modes") if "modes" in data else {})
+        },
         **_checked(described, flat, ""),
     )
 
@@ -98,7 +110,15 @@ def _device(data: Mapping[str, Any]) -> Device:
     for dtype, peak in device.flops_per_s.items():
         _check_type(peak, "float", f"device.flops_per_s.{dtype}")
     curves = _values(Curve, device.curves, "device.curves")
-    return replace(device, curves=tuple(map(_curve, curves)))
+    shaped = {
+        key: _value(ShapeEfficiency, data[key], f"device.{key}") for key in SHAPED if key in data
+    }
+    return replace(
+        device,
+        curves=tuple(map(_curve, curves)),
+        products=shaped.get("products"),
+        attention=shaped.get("attention"),
+    )
 
 
 def _curve(curve: Curve) -> Curve:
@@ -159,7 +179,9 @@ def _checked(known: list[Field[Any]], data: Mapping[str, Any], where: str) -> di
 def _check_type(value: Any, wanted: str, key: str) -> None:
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ProfileError(f"{key} is beyond {sys.float_info.max:.2g}.")
-    if isinstance(value, bool) != (wanted == "bool") or not isinstance(value, _TYPES[wanted]):
+    if isinstance(value, bool) != wanted.startswith("bool") or not isinstance(
+        value, _TYPES[wanted]
+    ):
         raise ProfileError(f"{key} is {value!r}, not {_WORDS.get(wanted, 'a table')}.")
 
 
@@ -184,10 +206,15 @@ def _lines(hardware: Hardware) -> Iterator[str]:
         yield _line("algorithms", hardware.algorithms)
     device = asdict(hardware.device)
     flops_per_s, curves = device.pop("flops_per_s"), device.pop("curves")
+    shaped = {key: device.pop(key) for key in SHAPED}
     yield "\n[device]"
     yield from _known(device)
     yield "\n[device.flops_per_s]"
     yield from (_line(dtype, peak) for dtype, peak in flops_per_s.items())
+    for key, values in shaped.items():
+        if values is not None:
+            yield f"\n[device.{key}]"
+            yield from (_line(name, value) for name, value in values.items())
     for curve in curves:
         yield "\n[[device.curves]]"
         yield from (_line(key, value) for key, value in curve.items())
@@ -215,12 +242,23 @@ def _lines(hardware: Hardware) -> Iterator[str]:
     for ranks, share in hardware.shared.items():
         yield f"\n[shared.{ranks}]"
         yield from _known(asdict(share))
+    for name, mode in hardware.modes.items():
+        yield f"\n[modes.{_key(name)}]"
+        yield from (_line(key, v) for key, v in asdict(mode).items() if v is not None)
+
+
+def _key(name: str) -> str:
+    """Return a table's name, quoted unless TOML takes it bare."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _known(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a device's numbers; those of waiting ranks only if they were measured."""
+    """Yield the lines of a device's numbers; those that few profiles have only if they are not the
+    default."""
     for key, value in values.items():
-        if value or key not in ("behind", "late_s"):
+        if key == "lays_out" and value:
+            continue
+        if value or key not in ("behind", "late_s", "issue_s"):
             yield _line(key, value)
 
 

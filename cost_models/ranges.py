@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -33,3 +34,12 @@ def check_count(what: str, number: float) -> None:
         raise CostModelError(f"{what} are {number}, not a whole number of 1 or more.")
     if number > MOST:
         raise CostModelError(f"{what} are more than {MOST:,}, which no machine has.")
+
+
+def is_date(text: str) -> bool:
+    """Return whether the text is a date such as 2026-11-27."""
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -20,6 +20,8 @@ MIXTURE_CALLS = (30, 18), (60, 20)
 products, as (fixed, per expert).  Measured with two to sixteen experts on 64 to 512 tokens."""
 MIXTURE_PASSES = (4, 4), (8, 15)
 """Forward and backward of a mixture: passes over rows of (token width, width of the first product)."""
+PRODUCTS = frozenset(["linear", "mm", "bmm", "matmul", "addmm", "baddbmm"])
+"""Matrix products, whose efficiency varies with their dims."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
 """Operators that read only as much of their first operand as they output."""
 
@@ -101,16 +103,40 @@ def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[W
     ways = split(sharding, mesh)
     moved = moved_nbytes(node, sharding, graph, mesh)
     calls, between = _calls(node, sharding, graph, mesh), _between(node, graph)
+    operations = flops(node, graph) / ways
+    dims = _dims(node, sharding, graph, mesh, operations)
     forward = Work(
-        flops(node, graph) / ways, moved, dtype, op, calls=calls[0], between=between[0] / ways
+        operations, moved, dtype, op, calls=calls[0], between=between[0] / ways, dims=dims
     )
     if not any(tensor.differentiable for tensor in node.outputs):
         return forward, None
     back = backward_flops(node, graph) / ways
     filled = unread_nbytes(node, sharding, graph, mesh)
     return forward, Work(
-        back, 2 * moved + filled, dtype, op, "backward", calls[1], between[1] / ways
+        back, 2 * moved + filled, dtype, op, "backward", calls[1], between[1] / ways, dims
     )
+
+
+def _dims(
+    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, operations: float
+) -> tuple[float, ...]:
+    """Return the local dims by which efficiency varies: rows, columns and summed elements of a product
+    of one rank's `operations`, or key length and head size of attention; empty for other operators."""
+    name = short(node.op)
+    if name == "scaled_dot_product_attention":
+        query, key = (graph.tensors[each] for each in node.operands[:2])
+        length = sharding.inputs[1].local_shape(key.shape, mesh)[-2]
+        return float(length), float(query.shape[-1])
+    if name not in PRODUCTS or len(node.outputs[0].shape) < 2:
+        return ()
+    made = sharding.outputs[0].local_shape(node.outputs[0].shape, mesh)
+    elements = math.prod(made)
+    if not elements:
+        return ()
+    batched = len(graph.tensors[node.operands[-1]].shape) > 2
+    columns = made[-1]
+    rows = made[-2] if batched else elements // columns
+    return float(rows), float(columns), operations / (2.0 * elements)
 
 
 def _timed_as(node: Node, graph: Graph) -> str:

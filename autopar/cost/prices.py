@@ -88,8 +88,11 @@ class Prices:
         return (self.scattering_links if EXCHANGES[kind].scatters else self.links)[axis]
 
     def awaited(self, traffic: Traffic) -> float:
-        """Return the seconds of a collective that compute waits for, with the wait for late ranks."""
-        return self.collective(traffic) + self.late(traffic.axis)
+        """Return the seconds of a collective that compute waits for, with the wait for late ranks.
+
+        It takes at least the host's time to issue it.
+        """
+        return max(self.collective(traffic), self.paced.issue_s) + self.late(traffic.axis)
 
     def late(self, axis: int) -> float:
         """Return the seconds that a collective on this axis waits for late ranks.
@@ -148,7 +151,7 @@ class Prices:
 
     def gradient(self, sums: Sequence[Traffic]) -> float:
         """Return the seconds to copy a weight's gradient into its bucket for its reductions `sums`."""
-        if not sums:
+        if not sums or not self.device.lays_out:
             return 0.0
         return gradient_seconds(max(part.nbytes for part in sums), self.paced)
 
@@ -157,6 +160,8 @@ class Prices:
 
         For a reduce-scatter they are copied one by one, for an all-reduce in one concatenation.
         """
+        if not self.device.lays_out:
+            return 0.0
         if is_whole(part):
             return gradient_seconds(part.nbytes, self.paced)
         return scattered_seconds(part.nbytes, self.paced, count)
@@ -221,14 +226,17 @@ class Prices:
     def copied(self, part: Traffic) -> float:
         """Return the seconds to pack a message before its collective, or to unpack it afterwards.
 
-        Zero for an all-reduce, which is in place.
+        Zero for an all-reduce, which is in place, and for software whose tensors have the layout of the
+        message (`Device.lays_out`).
         """
-        if is_whole(part):
+        if is_whole(part) or not self.device.lays_out:
             return 0.0
         return message_copy_seconds(part.nbytes, self.paced)
 
     def local(self, copy: Copy) -> float:
         """Return the seconds of a local copy of a step: a slice, or a zero fill."""
+        if not self.device.lays_out:
+            return 0.0
         return message_copy_seconds(copy.nbytes, self.paced)
 
     def _copies(
@@ -239,11 +247,13 @@ class Prices:
 
 
 def _seconds_of(work: Work, device: Device) -> float:
-    own = op_seconds(work.flops, work.nbytes, work.dtype, device, work.op, work.direction)
+    own = op_seconds(
+        work.flops, work.nbytes, work.dtype, device, work.op, work.direction, work.dims
+    )
     if work.calls == 1 or is_known(device.curves, work.op):
         return own
     between = op_seconds(0.0, work.between, work.dtype, device)
-    return own + between + (work.calls - 2) * device.launch_s
+    return own + between + (work.calls - 2) * max(device.launch_s, device.issue_s)
 
 
 def is_sum(part: Traffic) -> bool:

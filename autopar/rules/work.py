@@ -158,8 +158,12 @@ def _transposed(node: Node, operands: tuple[Tensor, ...]) -> int:
 
 
 def _attention(node: Node, operands: tuple[Tensor, ...]) -> int:
+    """Return the operations on query-key pairs; kernels skip the half that `is_causal` masks."""
     query, key, value = (tensor.shape for tensor in operands[:3])
     pairs = math.prod(query[:-1]) * key[-2]
+    is_causal = node.args[5] if len(node.args) > 5 else dict(node.kwargs).get("is_causal", False)
+    if is_causal:
+        pairs //= 2
     return 2 * pairs * (query[-1] + value[-1])
 
 

@@ -40,7 +40,8 @@ class Work:
     """The roofline's inputs for one pass: operations, bytes read and written, dtype and operator.
 
     `calls` is the number of framework operators of which a composite consists.  `between` are the bytes
-    that its data-moving operators read and write; no arithmetic hides them.
+    that its data-moving operators read and write; no arithmetic hides them.  `dims` are the local rows,
+    columns and summed elements of a product, or key length and head size of attention; empty otherwise.
     """
 
     flops: float
@@ -50,6 +51,7 @@ class Work:
     direction: Direction = "forward"
     calls: int = 1
     between: float = 0.0
+    dims: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

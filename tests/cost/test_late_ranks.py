@@ -27,9 +27,10 @@ BEHIND, LATE_S = 0.25, 1e-3
 
 
 def waiting(behind: float = BEHIND, late_s: float = LATE_S) -> Hardware:
-    """H100s that wait for each other."""
+    """H100s that wait for each other, with memory so fast that the same plans are best."""
     hardware = load("h100")
-    return replace(hardware, device=replace(hardware.device, behind=behind, late_s=late_s))
+    device = replace(hardware.device, behind=behind, late_s=late_s, memory_efficiency=0.8)
+    return replace(hardware, device=device)
 
 
 def planned(hardware: Hardware, preset: str) -> Plan:
@@ -46,7 +47,7 @@ def calls(found: Estimate) -> int:
 
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
 def test_a_rank_computes_as_long_as_the_slowest(preset: str) -> None:
-    before, after = (planned(w, preset).estimate for w in (load("h100"), waiting(late_s=0.0)))
+    before, after = (planned(w, preset).estimate for w in (waiting(0.0, 0.0), waiting(late_s=0.0)))
     assert after.compute_s == pytest.approx((1 + BEHIND) * before.compute_s)
     assert after.flows == before.flows
 
@@ -71,7 +72,7 @@ def test_what_was_timed_of_one_rank_waits_as_well() -> None:
 
 @pytest.mark.parametrize("preset", ["ddp", "fsdp", "megatron"])
 def test_every_collective_that_compute_waits_for_is_late(preset: str) -> None:
-    before, after = (planned(w, preset).estimate for w in (load("h100"), waiting(behind=0.0)))
+    before, after = (planned(w, preset).estimate for w in (waiting(0.0, 0.0), waiting(behind=0.0)))
     assert after.compute_s == before.compute_s and calls(after) == calls(before) > 0
     assert after.exposed_s == pytest.approx(before.exposed_s + LATE_S * calls(before))
 
@@ -98,7 +99,7 @@ def test_plans_with_waiting_are_sound() -> None:
 
 def pipelines() -> Iterator[PipelinePlan]:
     """The same two stages without waiting and with."""
-    for hardware in (load("h100"), waiting(behind=0.0)):
+    for hardware in (waiting(0.0, 0.0), waiting(behind=0.0)):
         plan = autopar.plan(
             Deep(), (2,), {"x": torch.zeros(ROWS, WIDTH)}, hardware=hardware,
             pipeline=autopar.Pipeline(2, schedule="gpipe", microbatches=4),
@@ -110,7 +111,7 @@ def pipelines() -> Iterator[PipelinePlan]:
 def test_messages_between_stages_are_late() -> None:
     """With GPipe the first message and the last one that comes back cannot hide."""
     before, after = (plan.prediction for plan in pipelines())
-    assert after.step_s >= before.step_s + 2 * LATE_S
+    assert after.step_s >= before.step_s + 2 * LATE_S - 1e-12
     assert [j.latency_s - LATE_S for j in after.joined] == pytest.approx(
         [j.latency_s for j in before.joined]
     )

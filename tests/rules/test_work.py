@@ -59,7 +59,9 @@ def test_against_the_counter_of_torch(example: Example) -> None:
     kwargs = {key: bind(arg, lambda _: next(values)) for key, arg in node.kwargs}
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         callable_of(node.op)(*args, **kwargs)
-    assert flops(node, graph) == counter.get_total_flops()
+    # torch counts the pairs that a causal mask leaves out; its kernels skip them
+    skipped = 2 if example.note == "causal" else 1
+    assert skipped * flops(node, graph) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", BY_HAND)
