@@ -260,8 +260,11 @@ class Intervals:
         return found
 
     def _alone(self, name: str) -> tuple[int, int]:
-        first = min(self.place[node.name] for node in self.graph.consumers[name])
-        return first, max(self.weight_savers(name), default=-1)
+        return self.first_read(name), max(self.weight_savers(name), default=-1)
+
+    def first_read(self, name: str) -> int:
+        """Return the position of the first operator that reads a weight."""
+        return min(self.place[node.name] for node in self.graph.consumers[name])
 
     def _saved(self, node: Node) -> Saved:
         return self.saved.get(node.name, SAVES_NOTHING)

@@ -27,6 +27,7 @@ from autopar.ir.placement import Sharding
 from autopar.ir.result_layout import leaving
 from autopar.memory.shards import local_nbytes
 from autopar.plans.grouping import companions
+from autopar.sharding.draining import Draining
 from autopar.sharding.space import Candidates, Priced
 from autopar.sharding.states import StateCosts
 from autopar.sharding.timed import TimedCosts
@@ -86,6 +87,7 @@ class _Builder:
         self._together = companions(graph)
         self._uses = Uses(candidates, prices, self._together, once)
         self._timed = TimedCosts(graph, candidates, prices, saved, once)
+        self._draining = Draining(self._timed.intervals, prices, once)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """For each operator that a recomputation would run again: the variable of its block."""
@@ -102,18 +104,22 @@ class _Builder:
         """Add a variable for the node's sharding, or for the parameter's storage."""
         self._index[node.name] = len(self.variables)
         if node.op == "parameter":
-            self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
+            costs = self._costs.of_storages(node)
+            storages = self.candidates.parameters[node.name]
+            timed = self._draining.of_storages(node, storages, costs[1])
+            self.variables.append(Variable(node.name, *costs, timed=timed))
             return
         seconds, kept, uncovered = self._costs.of_operator(node, self._newly_kept(node))
-        nothing, timed = self._zeros(seconds), self._timed.of_operator(node)
+        nothing, timed_alone = self._zeros(seconds), self._timed.of_operator(node)
         if node.name not in self._block_of:
-            self.variables.append(Variable(node.name, seconds, nothing, uncovered, kept, timed))
+            made = Variable(node.name, seconds, nothing, uncovered, kept, timed_alone)
+            self.variables.append(made)
             return
-        self.variables.append(Variable(node.name, seconds, nothing, uncovered, timed=timed))
+        self.variables.append(Variable(node.name, seconds, nothing, uncovered, timed=timed_alone))
         scope = (self._index[node.name], self._block_of[node.name])
         again, kept, covers = self._costs.of_recomputation(node, kept)
-        timed = self._timed.of_recomputation(node, self._costs.cached(node))
-        self.factors.append(Factor(scope, again, None, covers, kept, timed))
+        timed_again = self._timed.of_recomputation(node, self._costs.cached(node))
+        self.factors.append(Factor(scope, again, None, covers, kept, timed_again))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Return positions of operands and outputs that no earlier node keeps for the backward."""

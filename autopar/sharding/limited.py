@@ -180,7 +180,7 @@ def course(posed: ShardingProblem, estimate: Estimate) -> tuple[list[tuple[int, 
     """Return a plan's own memory over time, in bytes: the solver's times, and the level at each.
 
     An operator's backward has one level for two of the solver's times, and for those at which a block
-    runs again before it.
+    runs again before it.  The end of the backward has a level if it is the peak.
     """
     at = posed.intervals
     always = estimate.parameter_nbytes + estimate.gradient_nbytes + estimate.optimizer_nbytes
@@ -191,7 +191,11 @@ def course(posed: ShardingProblem, estimate: Estimate) -> tuple[list[tuple[int, 
         place = at.place[each.node]
         times += [(at.forward(place),), at.backwards(place)]
         levels += [each.forward_nbytes or 0, each.backward_nbytes or 0]
-    return times, always + np.array(levels, dtype=float)
+    found = always + np.array(levels, dtype=float)
+    if found.max(initial=0.0) < estimate.memory_nbytes:
+        # The peak is at the end of the backward, where the last gradients are reduced.
+        return [*times, (at.times - 1,)], np.append(found, estimate.memory_nbytes)
+    return times, found
 
 
 def _least_nbytes(solver: OverTime) -> float:
