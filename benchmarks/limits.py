@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -158,7 +159,7 @@ def judged(rows: list[Row]) -> str:
     made = [row for row in rows if "gap" in row]
     gap, slow = max(row["gap"] for row in made), max(row["seconds"] for row in rows)
     costs = [row["objective_s"] for row in made]
-    rises = max((before / after - 1 for before, after in zip(costs, costs[1:], strict=False)))
+    rises = max(before / after - 1 for before, after in itertools.pairwise(costs))
     aim = f"(aim {AIM_GAP:.0%}, {AIM_S:g} s)"
     return f"largest gap {gap:.2%}, slowest {slow:.1f} s {aim}, largest step up {max(rises, 0):.2%}"
 

@@ -1,8 +1,8 @@
 """The buffers of gradient buckets over time, before storages are decided (ZeRO-2).
 
 A buffer whose gradients are scattered exists from the first of them until the next bucket is full
-(`autopar.memory.filling`).  Which gradients share a bucket depends on all storages.  Here each gradient is
-in the bucket that it would be in if all gradients were split as often as it is.
+(`autopar.memory.filling`).  Which gradients share a bucket depends on all storages.  Here each gradient
+is in the bucket that it would be in if all gradients were split as often as it is.
 """
 
 from __future__ import annotations

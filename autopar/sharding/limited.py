@@ -18,7 +18,7 @@ from autopar.plans.estimate import Estimate
 from autopar.plans.plan import Plan
 from autopar.sharding.sharding_problem import ShardingProblem
 from autopar.solver import readable
-from autopar.solver.gap_tolerance import FAIR
+from autopar.solver.gap_tolerance import ANY, FAIR
 from autopar.solver.over_time import OverTime
 from autopar.solver.problem import Array, Assignment
 
@@ -94,7 +94,7 @@ class _Search:
 
     def run(self, known: WarmStart | None) -> None:
         """Solve until a plan fits; what plans need beside the solver's count is taken off the limit."""
-        care = self.posed.settings.care
+        care = self.posed.settings.care.within_limits
         for _ in range(ROUNDS):
             try:
                 answer = self._solver.solve(self.limit - self._beside, care)
@@ -132,8 +132,10 @@ class _Search:
         for more in ABOVE:
             try:
                 most = np.full(self.posed.priced.problem.times, (1.0 + more) * least)
-                self._try(smallest.solve(most, FAIR))
+                self._try(smallest.solve(most, ANY))
                 break
+            except OverLimitError as error:
+                least = max(least, error.least_nbytes)
             except InfeasibleError:
                 continue
         if self.best is None:
@@ -201,7 +203,7 @@ def course(posed: ShardingProblem, estimate: Estimate) -> tuple[list[tuple[int, 
 def _least_nbytes(solver: OverTime) -> float:
     """Return bytes that every assignment needs at some time, as far as multipliers prove it."""
     try:
-        solver.solve(np.zeros(solver.problem.times), FAIR)
+        solver.bound_s(np.zeros(solver.problem.times))
     except OverLimitError as error:
         return error.least_nbytes
     return 0.0

@@ -125,7 +125,7 @@ class ShardingProblem:
         if nbytes is None:
             return self.ready.solve(care=self.settings.care)
         most = np.full(self.priced.problem.times, nbytes)
-        return self.over_time().solve(most, self.settings.care)
+        return self.over_time().solve(most, self.settings.care.within_limits)
 
     @property
     def intervals(self) -> Intervals:
