@@ -149,6 +149,11 @@ class Intervals:
             found[node.name] = tuple(fresh)
         return found
 
+    def storage_ratio(self, name: str) -> float:
+        """Return the bytes of a tensor's storage relative to its own: a part of q, k and v keeps all."""
+        own = self.graph.tensors[name].nbytes
+        return self.lives.nbytes(self.lives.keeps.storage[name, WHOLE]) / own if own else 1.0
+
     def saver(self, name: str) -> int | None:
         """Return the position of the operator that keeps a tensor's memory, None if none does."""
         return self.lives.saver.get(self.lives.keeps.storage[name, WHOLE])

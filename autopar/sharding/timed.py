@@ -287,16 +287,18 @@ class TimedCosts:
         """
         options, saved = self._options(node), self._saved_of(node)
         positions = self.intervals.newly_kept(node)
+        names = (*node.operands, *(tensor.name for tensor in node.outputs))
         if not cached:
-            names = (*node.operands, *(tensor.name for tensor in node.outputs))
             positions = tuple(place for place in positions if not self._is_cached(names[place]))
         arrays = [self._local(node, position) for position in positions]
+        ratios = tuple(self.intervals.storage_ratio(names[position]) for position in positions)
 
         def total() -> Array:
             extra = [extra_nbytes(saved, option, self._mesh) for option in options]
-            return sum(arrays, np.array(extra, dtype=float))
+            parts = (array * ratio for array, ratio in zip(arrays, ratios, strict=True))
+            return sum(parts, np.array(extra, dtype=float))
 
-        also = (saved.extra_nbytes, saved.like)
+        also = (saved.extra_nbytes, saved.like, ratios)
         return self._once(total, "timed kept", options, *arrays, also=also)
 
     def _is_cached(self, name: str) -> bool:

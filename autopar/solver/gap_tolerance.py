@@ -34,6 +34,7 @@ class GapTolerance:
 
 
 FAR_WITHIN = 2e-2
+"""Under limits at every time, larger gaps are branched on first."""
 THOROUGH = GapTolerance(close=5e-4, wide=2e-3, far=math.inf, effort=6 * 10**8)
 FAIR = GapTolerance(close=2e-3, wide=5e-3, far=5e-3)
 """For a stage of several: the pipeline keeps pace with the slowest.  Of 78 gaps of Llama-3-405B's
