@@ -154,6 +154,10 @@ class Intervals:
         own = self.graph.tensors[name].nbytes
         return self.lives.nbytes(self.lives.keeps.storage[name, WHOLE]) / own if own else 1.0
 
+    def storage(self, name: str) -> str:
+        """Return the tensor whose memory a tensor is a view of; its own name if of none."""
+        return self.lives.keeps.storage[name, WHOLE][0]
+
     def saver(self, name: str) -> int | None:
         """Return the position of the operator that keeps a tensor's memory, None if none does."""
         return self.lives.saver.get(self.lives.keeps.storage[name, WHOLE])

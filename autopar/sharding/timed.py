@@ -302,7 +302,8 @@ class TimedCosts:
         return self._once(total, "timed kept", options, *arrays, also=also)
 
     def _is_cached(self, name: str) -> bool:
-        """Return whether selective recomputation keeps a tensor."""
+        """Return whether selective recomputation keeps a tensor, or what it is a view of."""
+        name = self.intervals.storage(name)
         maker = self._graph.producer[name]
         place = [tensor.name for tensor in maker.outputs].index(name)
         return place in self._saved_of(maker).cached
