@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,7 +69,11 @@ def command(
     Local gloo processes train, one for each device of the mesh; under torchrun every process is a rank
     (`torchrun ... -m -- autopar tune ...`). The fastest plan is written with the corrected profile.
     """
-    options = {"optimizer": optimizer, "precision": precision, "memory_limit": memory}
+    options: dict[str, Any] = {
+        "optimizer": optimizer,
+        "precision": precision,
+        "memory_limit": memory,
+    }
     devices = Mesh.parse(mesh)
     Options.of(**options)  # raises before the model is built
     if devices.world_size == 1:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from autopar.errors import InfeasibleError, InputError
 from autopar.explain.explanation import Alternative, Explanation, Kind
 from autopar.explain.pins import pinned_names, pins
@@ -123,10 +125,15 @@ class _OfNode:
         """Yield each option with a lower bound on the cost of plans that contain it."""
         posed, plan = self.again.posed, self.again.plan
         index = posed.priced.names.index(self.node.name)
-        limit = None
+        limits: tuple[Limit, ...] = ()
         if plan.bound_nbytes is not None:
-            limit = Limit(plan.bound_nbytes, posed.settings.in_flight)
-        bounds = best_with_each_state(posed.priced.problem, index, limit)
+            over_time, most = (
+                posed.over_time(),
+                np.full(posed.priced.problem.times, plan.bound_nbytes),
+            )
+            over_time.bound_s(most)
+            limits = over_time.limits(most)
+        bounds = best_with_each_state(posed.priced.problem, index, limits)
         for way in ways_of(self.node, posed, plan):
             states = way.states or {}
             yield min(bounds[state] for state in states[self.node.name]), way

@@ -34,6 +34,23 @@ class Back:
     levels: list[int]
     settled: list[int]
     """By position: bytes of the `awaited` parameter gradients that were complete before."""
+    gradients: list[GradientLife]
+    """All memory that gradients had."""
+    alone: frozenset[int]
+    """Positions of the operators whose arriving gradients nothing else references."""
+
+
+@dataclass(slots=True)
+class GradientLife:
+    """Memory of a gradient: the form for which it was allocated, and two positions.
+
+    It is in use from the backward of the operator at `first` to that of the one at `last`, which comes
+    earlier in the graph.
+    """
+
+    form: Form
+    first: int
+    last: int
 
 
 def back(lives: Lifetimes, awaited: Mapping[Form, int], buckets: Sequence[GradientBucket]) -> Back:
@@ -58,12 +75,16 @@ class _Gradients:
     """Gradients produced but not yet consumed; several may share memory."""
 
     nbytes: int = 0
+    place: int = 0
+    """The position that the backward has reached."""
+    lives: list[GradientLife] = field(default_factory=list)
     _at: dict[Form, _Gradient] = field(default_factory=dict)
     _nbytes: list[int] = field(default_factory=list)
     _users: Counter[int] = field(default_factory=Counter)
 
-    def new(self, nbytes: int, is_view: bool = False) -> _Gradient:
+    def new(self, form: Form, nbytes: int, is_view: bool = False) -> _Gradient:
         """Allocate a gradient in memory of its own, with one user."""
+        self.lives.append(GradientLife(form, self.place, -1))
         self._nbytes.append(nbytes)
         self.nbytes += nbytes
         return self.shared(_Gradient(len(self._nbytes) - 1), is_view)
@@ -77,6 +98,7 @@ class _Gradients:
         """Remove a user of the gradient's memory, which is freed with the last one."""
         self._users[gradient.memory] -= 1
         if not self._users[gradient.memory]:
+            self.lives[gradient.memory].last = self.place
             self.nbytes -= self._nbytes[gradient.memory]
 
     def is_alone(self, gradient: _Gradient) -> bool:
@@ -96,7 +118,7 @@ class _Gradients:
         if self.is_alone(there) and not there.is_view:
             most = self.nbytes
         else:
-            self._at[form] = self.new(nbytes)
+            self._at[form] = self.new(form, nbytes)
             most = self.nbytes
             self.drop(there)
         self.drop(gradient)
@@ -115,6 +137,7 @@ class _Walk:
         self._gradients = _Gradients()
         self._reruns = reruns(lives)
         self._held = self._on_its_way = 0
+        self._alone: set[int] = set()
         self._late = {id(each) for each in lives.looped.values() if each.reduced_nbytes}
         self._goes = Counter[int]()
         """Bytes of saved tensors, by the position after whose backward they are freed."""
@@ -125,21 +148,24 @@ class _Walk:
 
     def run(self) -> Back:
         """Visit all positions in reverse."""
+        self._gradients.place = self._lives.end
         for form in self._results():
-            self._gradients.give(form, self._gradients.new(self._gradient_nbytes(form)), 0)
+            self._gradients.give(form, self._gradients.new(form, self._gradient_nbytes(form)), 0)
         for conversion in reversed(self._lives.leaving):
             self._convert(Carried((conversion,), 0, 0))
         found = [0] * len(self._graph.nodes)
         settled = [0] * len(self._graph.nodes)
         for place in reversed(range(len(self._graph.nodes))):
             settled[place] = self._settled + self._filling.kept_nbytes
+            self._gradients.place = place
             if place in self._reruns:
                 found[place] = self._run_again(self._reruns[place]) + self._gathered.before(place)
             node = self._graph.nodes[place]
             if not node.is_leaf:
                 found[place] = max(found[place], self._back(node, place))
         end = self._held + self._gradients.nbytes + self._filled(self._filling.finish)
-        return Back([*found, end], [*settled, self._settled + self._filling.kept_nbytes])
+        settled.append(self._settled + self._filling.kept_nbytes)
+        return Back([*found, end], settled, self._gradients.lives, frozenset(self._alone))
 
     def _kept(self) -> Iterator[tuple[int, int]]:
         """Yield the bytes that the forward keeps, with the position after whose backward they go."""
@@ -174,6 +200,7 @@ class _Walk:
         within = self._lives.within(place)
         while_it_runs += within.backward_nbytes
         if all(gradient is None or gradients.is_alone(gradient) for gradient in arrived):
+            self._alone.add(place)
             while_it_runs -= within.early_nbytes
         level = self._held + max(before, while_it_runs)
         for gradient in arrived:
@@ -227,7 +254,7 @@ class _Walk:
             one = None if source is None else arrived[source]
             is_view = place in saved.views
             made[form] = (
-                self._gradients.new(self._gradient_nbytes(form), is_view)
+                self._gradients.new(form, self._gradient_nbytes(form), is_view)
                 if one is None
                 else self._gradients.shared(one, is_view)
             )
@@ -251,7 +278,10 @@ class _Walk:
             self._held -= self._on_its_way
             self._on_its_way = 0
         sources = [(c.tensor, c.source) for c, _ in arrived]
-        made = [(source, self._gradients.new(self._gradient_nbytes(source))) for source in sources]
+        made = [
+            (source, self._gradients.new(source, self._gradient_nbytes(source)))
+            for source in sources
+        ]
         level = self._held + self._gradients.nbytes + collective.backward_nbytes
         for _, gradient in arrived:
             self._gradients.drop(gradient)

@@ -65,7 +65,7 @@ def groups(
 
     A weight that several blocks use, or whose conversions branch, is converted alone.
     """
-    run_of = _runs_of(graph)
+    run_of = runs_of(graph)
     steps_of: defaultdict[str, list[Conversion]] = defaultdict(list)
     for conversion in conversions:
         steps_of[conversion.tensor].append(conversion)
@@ -86,7 +86,7 @@ def companions(graph: Graph) -> dict[str, float]:
 
     These weights may share its collective.  The ratio is 1 for parameters that several blocks use.
     """
-    run_of = _runs_of(graph)
+    run_of = runs_of(graph)
     nbytes = {node.outputs[0].name: node.outputs[0].nbytes for node in graph.leaves("parameter")}
     weight: Counter[int] = Counter()
     for name, run in run_of.items():
@@ -107,8 +107,8 @@ def _is_joint(source: Type, target: Type) -> bool:
     return is_gather(source, target) or (source, target) == (I, R)
 
 
-def _runs_of(graph: Graph) -> Mapping[str, int]:
-    """Return, by parameter, the run that gathers it: the first that uses it.
+def runs_of(graph: Graph) -> Mapping[str, int]:
+    """Return, by tensor of a parameter, the run that gathers it: the first that uses it.
 
     Parameters that several runs use are left out, unless the first is outside of all blocks: variables
     of a block's function would have to leave it.

@@ -13,8 +13,8 @@ the solver recognises equal tables.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,10 +27,12 @@ from autopar.ir.placement import Sharding
 from autopar.ir.result_layout import leaving
 from autopar.memory.shards import local_nbytes
 from autopar.plans.grouping import companions
+from autopar.sharding.draining import Draining
 from autopar.sharding.space import Candidates, Priced
 from autopar.sharding.states import StateCosts
+from autopar.sharding.timed import TimedCosts
 from autopar.sharding.uses import Forms, Tables, Uses
-from autopar.solver.problem import Array, Factor, Problem, Variable
+from autopar.solver.problem import Array, Factor, Problem, TimedBytes, Variable
 
 
 def build(
@@ -57,7 +59,7 @@ def build(
     for name in graph.tensors:
         builder.add_conversions(name)
     problem = Problem(tuple(builder.variables), tuple(builder.factors))
-    return Priced(problem, names, candidates, builder.working)
+    return Priced(problem, names, candidates)
 
 
 def required(tensor: Tensor, graph: Graph, made: Sharding) -> Sharding | None:
@@ -84,13 +86,11 @@ class _Builder:
         self._costs = StateCosts(graph, candidates, prices, routes, saved, self._once)
         self._together = companions(graph)
         self._uses = Uses(candidates, prices, self._together, once)
+        self._timed = TimedCosts(graph, candidates, prices, saved, once)
+        self._draining = Draining(self._timed.intervals, prices, once)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
         """For each operator that a recomputation would run again: the variable of its block."""
-        self._alive: dict[str, Array] = {}
-        """By operator: bytes that are alive in its backward, for each candidate."""
-        self._most_kept: defaultdict[str, float] = defaultdict(float)
-        """By operator: the most bytes that are kept for the backward because of it."""
 
     def add_block(self, block: Block) -> None:
         """Add a variable for the block's recomputation mode."""
@@ -98,46 +98,28 @@ class _Builder:
         zeros = self._once(lambda: np.zeros(len(modes)), "modes", also=modes)
         self.variables.append(Variable(block.path, zeros, zeros))
         self._block_of |= {node.name: index for node in block.run_again(self.saved)}
+        self._timed.add_block(block)
 
     def add_node(self, node: Node) -> None:
         """Add a variable for the node's sharding, or for the parameter's storage."""
         self._index[node.name] = len(self.variables)
         if node.op == "parameter":
-            self.variables.append(Variable(node.name, *self._costs.of_storages(node)))
+            costs = self._costs.of_storages(node)
+            storages = self.candidates.parameters[node.name]
+            timed = self._draining.of_storages(node, storages, costs[1])
+            self.variables.append(Variable(node.name, *costs, timed=timed))
             return
-        self._alive[node.name] = self._costs.working(node)
         seconds, kept, uncovered = self._costs.of_operator(node, self._newly_kept(node))
-        self._most_kept[node.name] += float(kept.max()) + self._weights_nbytes(node)
-        nothing = self._zeros(seconds)
+        nothing, timed_alone = self._zeros(seconds), self._timed.of_operator(node)
         if node.name not in self._block_of:
-            self.variables.append(Variable(node.name, seconds, nothing, uncovered, kept))
+            made = Variable(node.name, seconds, nothing, uncovered, kept, timed_alone)
+            self.variables.append(made)
             return
-        self.variables.append(Variable(node.name, seconds, nothing, uncovered))
+        self.variables.append(Variable(node.name, seconds, nothing, uncovered, timed=timed_alone))
         scope = (self._index[node.name], self._block_of[node.name])
         again, kept, covers = self._costs.of_recomputation(node, kept)
-        self.factors.append(Factor(scope, again, None, covers, kept))
-
-    @property
-    def working(self) -> dict[str, Array]:
-        """Bytes that are alive in each operator's backward, in addition to all bytes that are kept.
-
-        Later operators' kept bytes are freed by then.  The problem still counts them, so the most that
-        they can be is subtracted.
-        """
-        later, found = 0.0, {}
-        for node in reversed(self.graph.nodes):
-            alive = self._alive.get(node.name)
-            if alive is not None and float(alive.max()) > later:
-                found[node.name] = np.maximum(0.0, alive - later) if later else alive
-            later += self._most_kept[node.name]
-        return found
-
-    def _weights_nbytes(self, node: Node) -> float:
-        """Return the bytes of the weights that an operator saves, as each may be gathered for it."""
-        saved = self.saved.get(node.name, SAVES_NOTHING)
-        names = {node.operands[place] for place in saved.operands}
-        weights = [name for name in names if self.graph.producer[name].op == "parameter"]
-        return float(sum(self.graph.tensors[name].nbytes for name in weights))
+        timed_again = self._timed.of_recomputation(node, self._costs.cached(node))
+        self.factors.append(Factor(scope, again, None, covers, kept, timed_again))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
         """Return positions of operands and outputs that no earlier node keeps for the backward."""
@@ -176,9 +158,7 @@ class _Builder:
         # would save nothing, and would couple all layers that read a mask or a rotary table.
         is_fixed = len(set(made)) == 1 and not tensor.differentiable
         if len(readers) > 1 and not is_fixed and self._undecided(made, wanted):
-            source, made = self._materialise(
-                tensor, closure, source, made, wanted, self._common_block(producer, readers)
-            )
+            source, made = self._materialise(tensor, closure, source, made, wanted, readers)
         for (node, _), read in zip(readers, wanted, strict=True):
             self._convert(source, node, tensor, closure, made, read)
         self._hold(tensor, producer)
@@ -241,12 +221,15 @@ class _Builder:
         source: int,
         made: Forms,
         wanted: list[Forms],
-        block: int | None,
+        readers: list[tuple[Node, int]],
     ) -> tuple[int, Forms]:
         """Add a variable for the sharding that all readers share; return its index and its shardings."""
         forms = self._shared_forms(made, wanted)
-        shared = self._add_form(tensor, forms)
-        self._add_table((source, shared), block, tensor, closure, made, forms)
+        shared, block = self._add_form(tensor, forms), self._common_block(readers)
+        timed = self._timed.of_conversion(
+            tensor, [node for node, _ in readers], closure, made, forms
+        )
+        self._add_table((source, shared), block, tensor, closure, made, forms, timed)
         return shared, forms
 
     def _shared_forms(self, made: Forms, wanted: list[Forms]) -> Forms:
@@ -272,7 +255,8 @@ class _Builder:
         forms: Forms,
     ) -> None:
         ends, block = (source, self._index[reader.name]), self._block_of.get(reader.name)
-        self._add_table(ends, block, tensor, closure, made, forms)
+        timed = self._timed.of_conversion(tensor, [reader], closure, made, forms)
+        self._add_table(ends, block, tensor, closure, made, forms, timed)
 
     def _use(
         self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
@@ -285,7 +269,8 @@ class _Builder:
         for (node, _), forms in zip(readers, wanted, strict=True):
             block = self._block_of.get(node.name)
             tables = self._uses.tables(weight, closure, forms, block is not None)
-            self._add_use((source, self._index[node.name]), block, tables)
+            timed = self._timed_use(weight, [node], closure, forms, block)
+            self._add_use((source, self._index[node.name]), block, tables, timed)
 
     def _share(
         self, weight: Node, closure: Closure, readers: list[tuple[Node, int]], wanted: list[Forms]
@@ -294,17 +279,34 @@ class _Builder:
         source = self._index[weight.name]
         forms = self._shared_forms((), wanted)
         shared = self._add_form(weight.outputs[0], forms)
-        block = self._common_block(weight, readers)
+        block = self._common_block(readers)
         tables = self._uses.tables(weight, closure, forms, block is not None)
-        self._add_use((source, shared), block, tables)
+        timed = self._timed_use(weight, [node for node, _ in readers], closure, forms, block)
+        self._add_use((source, shared), block, tables, timed)
         for (node, _), read in zip(readers, wanted, strict=True):
             block = self._block_of.get(node.name)
-            tables = self._uses.beside(weight, closure, forms, read, block is not None)
-            self._add_use((source, shared, self._index[node.name]), block, tables)
+            in_block = block is not None
+            tables = self._uses.beside(weight, closure, forms, read, in_block)
+            leaves = self._uses.leaves(weight)
+            timed = self._timed.of_lone_use(weight, node, closure, leaves, forms, read, in_block)
+            self._add_use((source, shared, self._index[node.name]), block, tables, timed)
 
-    def _add_use(self, scope: tuple[int, ...], block: int | None, tables: Tables) -> None:
+    def _timed_use(
+        self, weight: Node, readers: list[Node], closure: Closure, forms: Forms, block: int | None
+    ) -> tuple[TimedBytes, ...]:
+        leaves = self._uses.leaves(weight)
+        return self._timed.of_use(weight, readers, closure, leaves, forms, block is not None)
+
+    def _add_use(
+        self,
+        scope: tuple[int, ...],
+        block: int | None,
+        tables: Tables,
+        timed: tuple[TimedBytes, ...],
+    ) -> None:
+        seconds, nbytes = tables
         scope = scope if block is None else (*scope, block)
-        self.factors.append(Factor(scope, *tables))
+        self.factors.append(Factor(scope, seconds, nbytes, timed=timed))
 
     def _add_table(
         self,
@@ -314,8 +316,9 @@ class _Builder:
         closure: Closure,
         made: Forms,
         forms: Forms,
+        timed: tuple[TimedBytes, ...],
     ) -> None:
-        """Add a conversion's seconds; within a block, for each recomputation mode if they differ."""
+        """Add a conversion's costs; within a block, for each recomputation mode if they differ."""
         modes = self.candidates.recompute
 
         def once() -> Array:
@@ -334,11 +337,16 @@ class _Builder:
             every = self._once(each_mode, "tables", closure, made, forms, also=modes)
         if block is None or every is None:
             seconds = self._once(once, "table", closure, made, forms)
-            self.factors.append(Factor(ends, seconds))
+            self.factors.append(Factor(ends, seconds, timed=timed))
         else:
-            self.factors.append(Factor((*ends, block), every))
+            timed = tuple(replace(each, nbytes=self._in_each_mode(each.nbytes)) for each in timed)
+            self.factors.append(Factor((*ends, block), every, timed=timed))
 
-    def _common_block(self, producer: Node, readers: list[tuple[Node, int]]) -> int | None:
+    def _in_each_mode(self, table: Array) -> Array:
+        count = len(self.candidates.recompute)
+        return self._once(lambda: np.stack([table] * count, axis=-1), "modes of", table, also=count)
+
+    def _common_block(self, readers: list[tuple[Node, int]]) -> int | None:
         """Return the variable of the block that all readers are in, where a shared form is made."""
         found = {self._block_of.get(node.name) for node, _ in readers}
         return found.pop() if len(found) == 1 else None
@@ -359,9 +367,14 @@ class _Builder:
 
             also = (signature(tensor), self.candidates.recompute)
             kept = self._once(held, "held", made, also=also)
-            self._most_kept[producer.name] += float(kept.max())
+            reader = next(
+                node
+                for node in self.graph.consumers[tensor.name]
+                if self._block_of.get(node.name) == block
+            )
+            timed = self._timed.of_held(tensor, reader, kept)
             scope = (self._index[producer.name], block)
-            self.factors.append(Factor(scope, self._zeros(kept), kept=kept))
+            self.factors.append(Factor(scope, self._zeros(kept), kept=kept, timed=timed))
 
     def _zeros(self, like: Array) -> Array:
         return self._once(lambda: np.zeros(like.shape), "zeros", like)

@@ -70,7 +70,7 @@ def best_plan(
     if limit is None or free.estimate.memory_nbytes <= limit:
         return plain, free
     rich = richer()
-    found, _ = within(rich, plain, limit)
+    found, _ = within(rich, limit)
     return rich, found
 
 

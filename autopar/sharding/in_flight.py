@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from autopar.errors import InputError, OverLimitError
 from autopar.ir.blocks import FEWEST, MODES, blocks, no_blocks
 from autopar.ir.graph import Graph, Saved
@@ -23,10 +25,12 @@ from autopar.sharding.limited import WarmStart, over, within
 from autopar.sharding.sharding_problem import Settings, ShardingProblem, pose
 from autopar.sharding.uniform import shortest
 from autopar.solver.gap_tolerance import FAIR
-from autopar.solver.problem import Assignment, Limit
+from autopar.solver.problem import Assignment
 from autopar.utils.messages import argument
 from cost_models.hardware import Hardware
 
+SURELY = 1.1
+"""A plan of so many times the limit, as the solver counts, is not made to see that it does not fit."""
 MANY = 3
 """Number of searches for one graph after which another one must promise a larger gain."""
 COARSE = 2e-2
@@ -79,18 +83,17 @@ class InFlightPlanner:
     def unlimited(self, in_flight: int) -> tuple[ShardingProblem, Plan] | None:
         """Return the problem and its best plan without a limit, if that fits; no search is needed."""
         limit = self._settings.memory_limit
-        if limit is not None and self._least_nbytes(in_flight) > limit:
+        if limit is not None and self._counted_nbytes(in_flight) > SURELY * limit:
             return None
         free = self._free
         free = free.with_estimate(replace(free.estimate, in_flight=in_flight))
         fits = limit is None or free.estimate.memory_nbytes <= limit
         return (self._plain.flying(in_flight), free) if fits else None
 
-    def _least_nbytes(self, in_flight: int) -> float:
-        """Return the bytes that the solver counts for the best plan without a limit."""
-        priced = self._plain.priced
-        counted = priced.problem.nbytes(self._fastest.states, in_flight)
-        return counted + priced.least_working
+    def _counted_nbytes(self, in_flight: int) -> float:
+        """Return the peak of the best plan without a limit, as the solver counts it."""
+        course = self._plain.priced.problem.course(self._fastest.states, in_flight - 1)
+        return float(course.max(initial=0.0))
 
     def may_take_less(self, seconds: float, in_flight: int) -> bool:
         """Return whether the lower bound admits a plan below so many seconds; true without a limit."""
@@ -108,9 +111,9 @@ class InFlightPlanner:
         limit = self._settings.memory_limit
         if limit is None or self.unlimited(in_flight) is not None:
             return self._fastest.bound_s
-        richer = self._richer.flying(in_flight)
-        counted = Limit(limit - richer.priced.least_working, in_flight)
-        return max(self._fastest.bound_s, richer.ready.bound_s(counted))
+        over_time = self._richer.flying(in_flight).over_time()
+        most = np.full(over_time.problem.times, limit)
+        return max(self._fastest.bound_s, over_time.bound_s(most))
 
     def _planned(self, in_flight: int) -> tuple[ShardingProblem, Plan]:
         found, limit = self.unlimited(in_flight), self._settings.memory_limit
@@ -149,9 +152,9 @@ class InFlightPlanner:
             more = (
                 self._searched[many].known for many in sorted(self._searched) if many > in_flight
             )
-            richer, plain = self._richer.flying(in_flight), self._plain.flying(in_flight)
+            richer = self._richer.flying(in_flight)
             try:
-                found = Searched(*within(richer, plain, limit, next(more, None)))
+                found = Searched(*within(richer, limit, next(more, None)))
             except OverLimitError as error:
                 found = self._frugal(richer, limit, error)
             self._searched[in_flight] = found
@@ -175,7 +178,7 @@ class InFlightPlanner:
             ):
                 best = Searched(plan, WarmStart(answer))
         if best is None:
-            raise over(smallest, limit)
+            raise error if smallest == error.least_nbytes else over(smallest, limit)
         return best
 
     @cached_property

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+
 from autopar import rules
 from autopar.cost.once import Once
 from autopar.cost.parameters import Storage, storages
@@ -18,6 +20,7 @@ from autopar.ir.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import rests
 from autopar.ir.placement import S, Sharding
+from autopar.memory.intervals import Intervals
 from autopar.plans.decisions import OpSharding
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding, PlanRequest, Search
@@ -28,9 +31,11 @@ from autopar.sharding.assemble import assemble
 from autopar.sharding.build import build
 from autopar.sharding.narrow import applies, narrow
 from autopar.sharding.space import Candidates, Decisions, Priced
+from autopar.sharding.timed import intervals_of
 from autopar.solver import PreparedProblem, completed
 from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
-from autopar.solver.problem import Assignment, Limit
+from autopar.solver.over_time import OverTime
+from autopar.solver.problem import Assignment
 from cost_models.hardware import Hardware
 from cost_models.measured import Times
 
@@ -115,17 +120,25 @@ class ShardingProblem:
         asks = self.priced.candidates.recompute != ("none",)
         return {block.path: "none" for block in blocks(self.graph)} if asks else {}
 
-    def solve(self, nbytes: float | None = None, branches: bool = True) -> Assignment:
-        """Return the best answer within so many bytes as the solver counts them.
+    def solve(self, nbytes: float | None = None) -> Assignment:
+        """Return the best answer with at most so many bytes at each time, as the solver counts them."""
+        if nbytes is None:
+            return self.ready.solve(care=self.settings.care)
+        most = np.full(self.priced.problem.times, nbytes)
+        return self.over_time().solve(most, self.settings.care.within_limits)
 
-        See `PreparedProblem.solve`.
-        """
-        limit = None if nbytes is None else Limit(nbytes, self.settings.in_flight)
-        return self.ready.solve(limit, branches, self.settings.care)
+    @property
+    def intervals(self) -> Intervals:
+        """When the tensors of the graph are in use: the times of the problem."""
+        return intervals_of(self.graph, self.saved, self.once)
+
+    def over_time(self) -> OverTime:
+        """Return the problem for limits at every time."""
+        return OverTime(self.priced.problem, self.settings.in_flight - 1)
 
     @cached_property
     def ready(self) -> PreparedProblem:
-        """The problem, prepared for one or several limits."""
+        """The problem, prepared for limits on sums of bytes, or none."""
         return PreparedProblem.of(self.priced.problem)
 
     def flying(self, in_flight: int) -> ShardingProblem:
@@ -159,7 +172,7 @@ class ShardingProblem:
     def plan(self, answer: Assignment, limit: float | None = None) -> Plan:
         """Return the plan of an answer, with its objective and bound.
 
-        `limit`: the limit in bytes, as the solver counts them, within which the bound holds.
+        `limit`: the bytes at each time, as the solver counts them, within which the bound holds.
         """
         decisions = self.priced.decisions(answer)
         objective_s = self.answer(decisions).seconds

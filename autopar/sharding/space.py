@@ -10,7 +10,7 @@ import numpy as np
 from autopar.cost.parameters import Storage
 from autopar.ir.blocks import Recompute
 from autopar.plans.decisions import OpSharding
-from autopar.solver.problem import Array, Assignment, Problem
+from autopar.solver.problem import Assignment, Problem
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,6 @@ class Priced:
     problem: Problem
     names: tuple[str, ...]
     candidates: Candidates
-    working: Mapping[str, Array]
-    """By operator: bytes on one rank that its backward needs in addition to those that the problem
-    counts, for each candidate.  Operators whose need is covered by what later ones have freed are left
-    out."""
-
-    @property
-    def least_working(self) -> float:
-        """The least working set of any plan, in bytes."""
-        unique = {id(nbytes): nbytes for nbytes in self.working.values()}.values()
-        return max((float(nbytes.min()) for nbytes in unique), default=0.0)
-
-    def limit_working(self, most: float) -> Priced:
-        """Return the problem without candidates whose working set is larger than `most` bytes."""
-        variables = list(self.problem.variables)
-        for index, name in enumerate(self.names):
-            nbytes = self.working.get(name)
-            if nbytes is not None and nbytes.max() > most:
-                allowed = np.where(nbytes <= most, variables[index].seconds, np.inf)
-                variables[index] = replace(variables[index], seconds=allowed)
-        return replace(self, problem=Problem(tuple(variables), self.problem.factors))
 
     def only(self, states: Mapping[str, Collection[int]]) -> Priced:
         """Return the problem with only these states of the named variables."""

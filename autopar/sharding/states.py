@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.cost.covering import covering
-from autopar.cost.gradients import fresh_nbytes, full_gradients
 from autopar.cost.once import Once, signature
 from autopar.cost.operators import operator_seconds
 from autopar.cost.parameters import (
@@ -46,7 +45,6 @@ class StateCosts:
         self.graph, self.candidates, self.prices, self.routes = graph, candidates, prices, routes
         self.saved, self._once = saved, once
         self._travelling = Travelling.of(graph, prices)
-        self._full = full_gradients(graph, saved)
         self._beside = covering(graph, self._travelling.shares)
 
     def of_storages(self, node: Node) -> Costs:
@@ -121,7 +119,7 @@ class StateCosts:
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             forward = np.array([each.forward_s for each in spent])
-            results = np.array([self._cached_nbytes(node, o) for o in options], dtype=float)
+            results = self.cached(node)
             seconds, kept = np.zeros((2, len(options), len(modes)))
             for place, mode in enumerate(modes):
                 if mode == "none":
@@ -142,25 +140,15 @@ class StateCosts:
         """Return the share of an operator's backward that can hide gradient reductions."""
         return self.prices.covering_share * self._beside[node.name]
 
-    def working(self, node: Node) -> Array:
-        """Return the bytes that are alive in the operator's backward in addition to those kept."""
-        options, mesh = self.candidates.operators[node.name], self.prices.mesh
-        saved, full = self._saved(node), self._full
-        within = saved.backward_nbytes
+    def cached(self, node: Node) -> Array:
+        """Return the bytes that selective recomputation keeps of an operator, by candidate."""
+        options, saved = self.candidates.operators[node.name], self._saved(node)
 
-        def alive() -> Array:
-            return np.array(
-                [
-                    fresh_nbytes(node, option, self.graph, mesh, self.saved, full)
-                    + within // split(option, mesh)
-                    for option in options
-                ],
-                dtype=float,
-            )
+        def priced() -> Array:
+            return np.array([self._cached_nbytes(node, o) for o in options], dtype=float)
 
-        outputs = tuple((t.name in full, t.name in self.graph.reached) for t in node.outputs)
-        also = (within, saved.passes, outputs)
-        return self._once(alive, "working", options, rule_of(node, self.graph), also=also)
+        also = (saved.cached, saved.cached_nbytes)
+        return self._once(priced, "cached", options, rule_of(node, self.graph), also=also)
 
     def _cached_nbytes(self, node: Node, option: OpSharding) -> int:
         """Return the bytes that selective recomputation keeps of an operator."""

@@ -10,7 +10,7 @@ from autopar.solver.elimination import Elimination
 from autopar.solver.marginals import marginals
 from autopar.solver.network import Network
 from autopar.solver.order import ordered
-from autopar.solver.problem import Array, Limits, Problem, limits_of
+from autopar.solver.problem import Array, Limits, Problem, limits_of, loads_of
 from autopar.solver.rows import Goal
 
 
@@ -23,7 +23,7 @@ def best_with_each_state(
     prove the best assignment.  So they are where tables would grow too large: those of mini-buckets.
     Raises `InfeasibleError` where nothing is allowed.
     """
-    left = undecided(Network.of(problem))
+    left = undecided(Network.of(problem, loads_of(limits)))
     goal = Goal.of(left.network, limits_of(limits))
     order = ordered(left.network)
     if variable not in left.undecided:

@@ -78,7 +78,7 @@ def pieces(network: Network, first: States, second: States) -> list[Piece]:
     distinct = {id(part): part for part in joined.values()}.values()
     parts = sorted(tuple(sorted(part)) for part in distinct)
     part_of = {index: place for place, part in enumerate(parts) for index in part}
-    changes = np.zeros((len(parts), 4))
+    changes = np.zeros((len(parts), len(network.free)))
     change = network.entries(second) - network.entries(first)
     places = np.array([part_of[index] for index in touched.values()], dtype=np.intp)
     np.add.at(changes, places, change[np.array(list(touched), dtype=np.intp)])

@@ -4,7 +4,7 @@ State i of a variable is *dominated* by j if, whatever all other variables do, j
 
     u[j] - u[i]  +  sum over its tables of  max over the others' states of (T[j] - T[i])   <=   0
 
-in ticks, in bytes of either kind, and in ticks with all uncovered ones.  Of states that dominate each
+in ticks, in bytes of each load, and in ticks with all uncovered ones.  Of states that dominate each
 other the first is kept.  Removing dominated states is safe for every limit on bytes, every price of a
 byte, and however much is covered.
 """
@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solver.network import MOST, Arrays, Network
+from autopar.solver.network import MOST, UNCOVERED, Arrays, Network
 from autopar.solver.problem import Array
 
 States = NDArray[np.intp]
@@ -45,6 +45,14 @@ class Reduced:
         for index, state in zip(self.undecided, states, strict=True):
             chosen[index] = state
         return tuple(int(kept[state]) for kept, state in zip(self.kept, chosen, strict=True))
+
+    def then(self, states: Sequence[States], inner: Reduced) -> Reduced:
+        """The same, with only these states of what is undecided, of which `inner` is left."""
+        kept = list(self.kept)
+        for place, index in enumerate(self.undecided):
+            kept[index] = kept[index][states[place]][inner.kept[place]]
+        left = tuple(self.undecided[place] for place in inner.undecided)
+        return Reduced(inner.network, left, tuple(kept))
 
 
 def reduced(network: Network) -> Reduced:
@@ -83,7 +91,7 @@ class _Seen:
 
 
 _Parts = list[tuple[int, _Seen]]
-"""What a table adds to some of the four sums, by their number."""
+"""What a table adds to some of the sums, by their number."""
 
 
 class _Round:
@@ -97,11 +105,11 @@ class _Round:
     def kept(self) -> list[States]:
         """The states that are left of each variable; one object for equal variables."""
         known: dict[tuple[int, bytes], States] = {}
-        found = []
+        found, sums = [], len(self._network.free)
         for size, roles in zip(self._network.sizes, self._roles(), strict=True):
             key = size, roles.tobytes()
             if key not in known:
-                known[key] = _undominated(size, map(self._parts_of, roles.tolist()))
+                known[key] = _undominated(size, sums, map(self._parts_of, roles.tolist()))
             found.append(known[key])
         return found
 
@@ -133,12 +141,12 @@ class _Round:
         return self._seen[key]
 
 
-def _undominated(size: int, tables: Iterable[_Parts]) -> States:
+def _undominated(size: int, sums: int, tables: Iterable[_Parts]) -> States:
     """The states of a variable that is part of these tables; all bounds first, then what they leave."""
     if size == 1:
         return np.arange(1)
     parts = [part for part in tables if part]
-    more = np.zeros((4, size, size))
+    more = np.zeros((sums, size, size))
     for number, seen in itertools.chain.from_iterable(parts):
         more[number] += seen.least
     open_ = _no_worse(more)
@@ -160,10 +168,8 @@ def _by_state(array: Array, place: int) -> Array:
 
 
 def _no_worse(more: Array) -> NDArray[np.bool_]:
-    ticks, nbytes, kept, uncovered = more
-    answer: NDArray[np.bool_] = (
-        (ticks <= 0) & (nbytes <= 0) & (kept <= 0) & (ticks + uncovered <= 0)
-    )
+    ticks, uncovered = more[0], more[UNCOVERED]
+    answer: NDArray[np.bool_] = (more[:UNCOVERED] <= 0).all(axis=0) & (ticks + uncovered <= 0)
     return answer
 
 

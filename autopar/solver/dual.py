@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.errors import InfeasibleError, OverLimitError
+from autopar.errors import OverLimitError
 from autopar.solver.crossover import improved
 from autopar.solver.elimination import Elimination, eliminate
 from autopar.solver.gap_tolerance import THOROUGH
@@ -29,7 +29,11 @@ from autopar.solver.rows import Goal, Row
 
 MOST_STEPS = 60
 PARTS = float(2**30)
-"""Several limits are compared in so many parts of each; a single one is counted in bytes."""
+"""Several limits are compared in so many parts of the largest; a single one is counted in bytes."""
+MOST_MIXED = 4
+"""Assignments of which mixtures are tried."""
+LITTLE = 1e-5
+"""Bytes, or such parts, that are rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +55,8 @@ class Found:
     elimination: Elimination
     points: tuple[Point, ...]
     """All assignments that were met."""
+    eliminations: int = 0
+    """How many it took."""
 
     @property
     def gap(self) -> float:
@@ -65,13 +71,13 @@ def best_within(
     order: Order,
     goal: Goal,
     start: tuple[float, ...] | None = None,
-    known: Sequence[Point] = (),
+    cutoff: float = math.inf,
 ) -> Found:
     """Multipliers, mixtures and all; `OverLimitError` where limits cannot be met.
 
-    With `start`, from these multipliers and with these assignments, which the order's tables allow.
+    With `start`, from these multipliers.  A bound above `cutoff` need not be raised further.
     """
-    search = _Search(order, goal, known)
+    search = _Search(order, goal, cutoff)
     search.at(start or (0.0,) * len(goal.rows))
     softest = tuple(0.0 if row.is_limit else row.dearest for row in goal.rows)
     if start is None and any(softest) and not search.is_done(0.0):
@@ -83,34 +89,40 @@ def best_within(
 
 
 class _Search:
-    def __init__(self, order: Order, goal: Goal, known: Sequence[Point] = ()) -> None:
+    def __init__(self, order: Order, goal: Goal, cutoff: float) -> None:
         self._order, self._goal = order, goal
         self._slack = float(len(order.network.tables))
-        self._points = {point.states: point for point in known}
+        self._points: dict[tuple[int, ...], Point] = {}
+        self._cutoff = cutoff
         self._best: Point | None = None
         self._cost, self._bound = math.inf, -math.inf
         self._at: tuple[tuple[float, ...], Elimination] | None = None
-        for point in known:
-            self._keep(point)
+        self._eliminations = 0
 
     @property
     def found(self) -> Found:
         """What is known by now."""
         assert self._at is not None
         bound = min(self._bound, self._cost)
-        return Found(self._best, self._cost, bound, *self._at, tuple(self._points.values()))
+        points = tuple(self._points.values())
+        return Found(self._best, self._cost, bound, *self._at, points, self._eliminations)
 
     def is_done(self, close: float) -> bool:
         """Whether the gap is closed, up to this share of the cost."""
-        return self._cost - self._bound <= max(self._slack, close * abs(self._cost))
+        cost = min(self._cost, self._cutoff)
+        return cost - self._bound <= max(self._slack, close * abs(cost))
 
     def at(self, multipliers: tuple[float, ...]) -> bool:
         """Eliminate at these multipliers; whether that showed an assignment that was not known."""
-        found = eliminate(self._order, self._goal.priced(multipliers))
+        found = self._eliminated(self._goal.priced(multipliers))
         bound = found.bound - self._goal.allowance(multipliers)
         if self._at is None or bound > self._bound:
             self._bound, self._at = bound, (multipliers, found)
         return self._see(found.states)
+
+    def _eliminated(self, prices: Prices) -> Elimination:
+        self._eliminations += 1
+        return eliminate(self._order, prices)
 
     def _see(self, states: tuple[int, ...]) -> bool:
         point = Point(states, self._order.network.sums(states))
@@ -129,24 +141,22 @@ class _Search:
         limits = [row for row in self._goal.rows if row.is_limit]
         if not limits or any(self._goal.over(p.sums) == 0 for p in self._points.values()):
             return
-        units = [1.0 if len(limits) == 1 else max(abs(r.at_most), 1.0) / PARTS for r in limits]
-        shares = [1.0 / len(limits)] * len(limits)
+        largest = max(max(abs(row.at_most), 1.0) for row in limits)
+        unit = 1.0 if len(limits) == 1 else largest / PARTS
+        shares, least = [1.0 / len(limits)] * len(limits), -math.inf
         for _ in range(MOST_STEPS):
-            weights = [share / unit for share, unit in zip(shares, units, strict=True)]
-            found = eliminate(self._order, _of_limits(limits, weights))
-            least = found.bound - sum(w * r.at_most for w, r in zip(weights, limits, strict=True))
-            if least > 1e-5:
-                raise _over(limits, found.bound, least)
+            found = self._eliminated(_of_limits(limits, [share / unit for share in shares]))
+            allowed = sum(s * row.at_most / unit for s, row in zip(shares, limits, strict=True))
+            least = max(least, found.bound - allowed)
             if not self._see(found.states) or len(limits) == 1:
-                return
-            excess = [
-                [row.excess(p.sums) / unit for row, unit in zip(limits, units, strict=True)]
-                for p in self._points.values()
-            ]
-            found_at = highest([0.0] * len(excess), excess, [1.0] * len(limits), simplex=True)
-            if found_at is None or found_at[0] <= 0.0:
-                return
-            shares = found_at[1]
+                break
+            excess = [[row.excess(p.sums) / unit for row in limits] for p in self._points.values()]
+            top = highest([0.0] * len(excess), excess, [1.0] * len(limits), simplex=True)
+            if top is None or top[0] <= max(0.0, least) + LITTLE:
+                break
+            shares = top[1]
+        if least > LITTLE:
+            raise _over(limits, least * unit)
 
     def climb(self) -> None:
         """To the highest g, or until the gap is small."""
@@ -178,7 +188,7 @@ class _Search:
         assert self._at is not None
         prices = np.array(self._goal.priced(self._at[0]))
         near = sorted(self._points.values(), key=lambda p: float(np.dot(prices, p.sums)))
-        near = near[: 2 + len(self._goal.rows)]
+        near = near[: min(2 + len(self._goal.rows), MOST_MIXED)]
         for first in near:
             ends = [point.states for point in near if point is not first]
             states, sums = improved(self._order.network, first.states, ends, self._goal, prices)
@@ -187,24 +197,21 @@ class _Search:
 
 def _of_limits(limits: Sequence[Row], weights: Sequence[float]) -> Prices:
     """Prices at which only limited bytes count, each limit with its weight."""
-    total = np.zeros(4)
-    for row, weight in zip(limits, weights, strict=True):
-        total[1:] += weight * np.array(row.weights)
-    _, nbytes, kept, uncovered = total.tolist()
-    return 0.0, nbytes, kept, uncovered
+    total = sum(w * np.array(row.weights) for row, w in zip(limits, weights, strict=True))
+    return 0.0, *np.asarray(total).tolist()
 
 
-def _over(limits: Sequence[Row], bound: float, least: float) -> InfeasibleError:
+def _over(limits: Sequence[Row], excess: float) -> OverLimitError:
+    """The error that no assignment exceeds all limits by less than so many bytes."""
+    largest = max(row.at_most for row in limits)
+    needed = readable(largest + excess, up=True)
     if len(limits) == 1:
-        smallest = readable(bound, up=True)
-        return OverLimitError(
-            f"No assignment fits {readable(limits[0].at_most)}: the smallest needs {smallest}.",
-            bound,
-        )
-    given = " and ".join(readable(row.at_most) for row in limits)
-    return InfeasibleError(
-        f"No assignment fits {given} at once: one of them is too small by {least / PARTS:.1%} or more."
-    )
+        words = f"No assignment fits {readable(largest)}: the smallest needs {needed}."
+    else:
+        given = " and ".join(dict.fromkeys(readable(row.at_most) for row in limits))
+        more = readable(excess, up=True)
+        words = f"No assignment fits {given} at once: one of these limits must rise by {more}."
+    return OverLimitError(words, largest + excess)
 
 
 def readable(nbytes: float, up: bool = False) -> str:

@@ -29,8 +29,6 @@ from autopar.solver.problem import Array
 Number = TypeVar("Number", bound=np.generic)
 AT_ONCE = 1 << 15
 """Entries of a joint table that is built: it stays in a processor's cache."""
-SECONDS: Prices = (1.0, 0.0, 0.0, 0.0)
-"""Nothing but what always takes time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +43,12 @@ class Elimination:
     """In priced ticks; no assignment costs less."""
 
 
-def eliminate(order: Order, prices: Prices = SECONDS) -> Elimination:
-    """The optimum at these prices; `InfeasibleError` where no assignment is finite.
+def eliminate(order: Order, prices: Prices | None = None) -> Elimination:
+    """The optimum at these prices, None: of ticks; `InfeasibleError` where no assignment is finite.
 
     With no price on ticks, what they forbid is still forbidden.
     """
+    prices = order.network.free if prices is None else prices
     values: list[Array] = []
     for content in order.contents:
         if isinstance(content, Table):

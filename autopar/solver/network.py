@@ -18,27 +18,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solver.problem import Array, Factor, Problem
-from autopar.solver.table_groups import TableGroup, merged
+from autopar.solver.problem import SUMS, Array, Factor, Limit, Load, Problem
+from autopar.solver.table_groups import TableGroup, grouped, merged
 
 FINEST_S = 1e-12
 FEW = float(2**20)
 """So many ticks at least tell costs apart."""
 MOST = float(2**53)
 """Ticks that float64 counts exactly: two and a half hours of picoseconds."""
-UNCOVERED = 3
+UNCOVERED = -1
 """Place of the uncovered ticks among a table's arrays."""
-Arrays = tuple[Array, Array, Array, Array]
-Prices = tuple[float, float, float, float]
-"""Of a tick, a byte that rests, a byte that is kept, and an uncovered tick; see `Table.arrays`."""
+Arrays = tuple[Array, ...]
+"""Ticks, bytes of each load, and uncovered ticks."""
+_Flat = tuple[
+    NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], list[tuple[int, NDArray[np.float64]]]
+]
+"""Numbers and scopes of equal tables, the strides of their dims, and their arrays by place."""
+Prices = tuple[float, ...]
+"""Of a tick, of a byte of each load, and of an uncovered tick."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What is added up over the states of some variables.
-
-    `arrays`: ticks, bytes that rest, bytes that are kept per microbatch, uncovered ticks.
-    """
+    """What is added up over the states of some variables."""
 
     scope: tuple[int, ...]
     arrays: Arrays
@@ -52,14 +54,30 @@ class Network:
     alike: tuple[TableGroup[Arrays], ...]
     """The tables, those of equal content together."""
     tick_s: float
+    loads: tuple[Load, ...] = SUMS
+    """What is added up of bytes."""
 
     @classmethod
-    def of(cls, problem: Problem) -> Network:
-        """Round a problem to ticks."""
+    def of(cls, problem: Problem, loads: tuple[Load, ...] = SUMS) -> Network:
+        """Round a problem to ticks; of its bytes, only these loads matter."""
         tick_s = _tick_s(problem)
         shared = Shared(tick_s)
-        rounded = ((a, shared.rounded(a.content)) for a in problem.alike)
-        return cls(tuple(variable.size for variable in problem.variables), _merged(rounded), tick_s)
+        alike = problem.alike if loads == SUMS else _alike_under(loads, problem)
+        rounded = ((a, shared.rounded(a.content, loads)) for a in alike)
+        sizes = tuple(variable.size for variable in problem.variables)
+        return cls(sizes, _merged(rounded), tick_s, loads)
+
+    @property
+    def free(self) -> Prices:
+        """Ticks cost what they are, all else nothing."""
+        return (1.0, *(0.0 for _ in self.loads), 0.0)
+
+    def weights(self, limit: Limit) -> tuple[float, ...]:
+        """How often a limit counts each load."""
+        if limit.load in self.loads:
+            return tuple(float(load == limit.load) for load in self.loads)
+        assert limit.time is None and self.loads == SUMS
+        return 1.0, limit.in_flight
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
@@ -72,19 +90,32 @@ class Network:
         return tuple(found[number] for number in sorted(found))
 
     def sums(self, states: Sequence[int]) -> Array:
-        """Ticks, resting bytes, kept bytes and uncovered ticks of one assignment."""
+        """Ticks, bytes of each load, and uncovered ticks of one assignment."""
         total: Array = self.entries(states).sum(axis=0)
         return total
 
     def entries(self, states: Sequence[int]) -> Array:
-        """What each table adds to the sums, [tables, 4]."""
+        """What each table adds to the sums, [tables, sums]."""
         chosen = np.asarray(states, dtype=np.intp)
-        found = np.empty((sum(len(alike.numbers) for alike in self.alike), 4))
-        for alike in self.alike:
-            at = tuple(chosen[alike.scopes])
-            for place, array in enumerate(alike.content):
-                found[alike.numbers, place] = array[at]
+        found = np.zeros((sum(len(alike.numbers) for alike in self.alike), len(self.free)))
+        for numbers, scopes, strides, columns in self._flat:
+            at = strides @ chosen[scopes]
+            for place, column in columns:
+                found[numbers, place] = column[at]
         return found
+
+    @cached_property
+    def _flat(self) -> list[_Flat]:
+        """The tables row by row, without arrays that are all zero."""
+        return [
+            (
+                alike.numbers,
+                alike.scopes,
+                np.cumprod((1, *alike.content[0].shape[:0:-1]))[::-1][: alike.content[0].ndim],
+                [(i, array.reshape(-1)) for i, array in enumerate(alike.content) if array.any()],
+            )
+            for alike in self.alike
+        ]
 
     @property
     def hides(self) -> bool:
@@ -92,8 +123,8 @@ class Network:
         return any(alike.content[UNCOVERED].any() for alike in self.alike)
 
     def amounts_of(self, variable: int) -> Array:
-        """All but ticks that tables over this variable alone add, by its states: [states, 3]."""
-        total = np.zeros((self.sizes[variable], 3))
+        """All but ticks that tables over this variable alone add, by its states: [states, sums]."""
+        total = np.zeros((self.sizes[variable], len(self.free) - 1))
         for alike in self.alike:
             count = np.count_nonzero(alike.scopes == variable)
             if len(alike.scopes) == 1 and count:
@@ -103,7 +134,7 @@ class Network:
     def allowing(self, variable: int, allowed: NDArray[np.bool_]) -> Network:
         """The same network with one table more, which forbids the variable's other states."""
         zeros = np.zeros(len(allowed))
-        arrays = np.where(allowed, 0.0, np.inf), zeros, zeros, zeros
+        arrays = np.where(allowed, 0.0, np.inf), *(zeros for _ in self.free[1:])
         number = 1 + max(int(alike.numbers[-1]) for alike in self.alike)
         table = TableGroup(arrays, np.array([number]), np.array([[variable]]))
         return replace(self, alike=(*self.alike, table))
@@ -119,7 +150,7 @@ class Network:
             return replace(alike, scopes=scopes), shared.squeezed(alike.content)
 
         sizes = tuple(size for size in self.sizes if size > 1)
-        return Network(sizes, _merged(map(squeezed, self.alike)), self.tick_s)
+        return replace(self, sizes=sizes, alike=_merged(map(squeezed, self.alike)))
 
     def restricted(self, kept: Sequence[NDArray[np.intp]]) -> Network:
         """The network over these states of each variable."""
@@ -133,7 +164,17 @@ class Network:
                 yield part, shared.selected(part.content, states)
 
         parts = itertools.chain.from_iterable(map(selected, self.alike))
-        return Network(tuple(map(len, kept)), _merged(parts), self.tick_s)
+        return replace(self, sizes=tuple(map(len, kept)), alike=_merged(parts))
+
+
+def _alike_under(loads: Sequence[Load], problem: Problem) -> tuple[TableGroup[Factor], ...]:
+    """The tables, grouped by identity of the arrays that these loads count."""
+
+    def key(table: Factor) -> tuple[object, ...]:
+        counted = (tuple((w, id(a)) for w, a in load.parts(table)) for load in loads)
+        return id(table.seconds), id(table.uncovered), *counted
+
+    return grouped((key(table), table, table.scope) for table in problem.tables)
 
 
 def _merged(
@@ -193,13 +234,12 @@ class Shared:
     _by_origin: dict[object, Array] = field(default_factory=dict)
     _alive: list[object] = field(default_factory=list)
 
-    def rounded(self, factor: Factor) -> Arrays:
+    def rounded(self, factor: Factor, loads: Sequence[Load]) -> Arrays:
         """Seconds as whole ticks, bytes as whole numbers, rounded up."""
         shape = factor.seconds.shape
         return (
             self._ticks(factor.seconds, shape),
-            self._whole(factor.nbytes, shape),
-            self._whole(factor.kept, shape),
+            *(self._whole(load.parts(factor), shape) for load in loads),
             self._ticks(factor.uncovered, shape),
         )
 
@@ -210,7 +250,7 @@ class Shared:
             return arrays
         at = np.ix_(*states)
         key = ("selected", *map(id, states))
-        return _four(
+        return tuple(
             self._once((*key, id(array)), (array, *states), lambda array=array: array[at])
             for array in arrays
         )
@@ -219,7 +259,7 @@ class Shared:
         """Without the dims of size one."""
         if 1 not in arrays[0].shape:
             return arrays
-        return _four(self._once(("squeezed", id(a)), (a,), lambda a=a: a.squeeze()) for a in arrays)
+        return tuple(self._once(("squeezed", id(a)), (a,), lambda a=a: a.squeeze()) for a in arrays)
 
     def _ticks(self, seconds: Array | None, shape: tuple[int, ...]) -> Array:
         if seconds is None:
@@ -228,10 +268,12 @@ class Shared:
             ("ticks", id(seconds)), (seconds,), lambda: np.rint(seconds / self.tick_s)
         )
 
-    def _whole(self, nbytes: Array | None, shape: tuple[int, ...]) -> Array:
-        if nbytes is None:
+    def _whole(self, parts: Sequence[tuple[float, Array]], shape: tuple[int, ...]) -> Array:
+        if not parts:
             return self._zeros(shape)
-        return self._once(("nbytes", id(nbytes)), (nbytes,), lambda: np.ceil(nbytes))
+        key = ("nbytes", *((weight, id(nbytes)) for weight, nbytes in parts))
+        made = (weight * nbytes for weight, nbytes in parts)
+        return self._once(key, tuple(parts), lambda: np.ceil(sum(made)))
 
     def _zeros(self, shape: tuple[int, ...]) -> Array:
         return self._once(("zeros", shape), (), lambda: np.zeros(shape))
@@ -244,8 +286,3 @@ class Shared:
             content = (made.shape, made.tobytes())
             self._by_origin[key] = self._by_content.setdefault(content, made)
         return self._by_origin[key]
-
-
-def _four(arrays: Iterator[Array]) -> Arrays:
-    ticks, nbytes, kept, uncovered = arrays
-    return ticks, nbytes, kept, uncovered

@@ -22,6 +22,8 @@ from autopar.solver.network import Network, Table
 
 MAX_TABLE = 1 << 22
 """Entries of the largest message that may be built (32 MiB of float64)."""
+OVERHEAD = 5000
+"""Entries in whose time a sum is begun."""
 MAX_DIMS = 60
 """Variables that one table may have: numpy has 64 dims."""
 
@@ -46,6 +48,8 @@ class Least:
 
     parts: tuple[tuple[int, tuple[int, ...]], ...]
     count: int
+    entries: int
+    """Of the joint table."""
 
     @cached_property
     def aligned(self) -> tuple[tuple[int, tuple[int, ...], tuple[slice | None, ...]], ...]:
@@ -86,6 +90,14 @@ class Order:
     def is_exact(self) -> bool:
         """Whether no table had to be minimised in parts."""
         return all(len(bucket.groups) <= 1 for bucket in self.buckets)
+
+    @property
+    def effort(self) -> int:
+        """What one elimination takes, in entries that are added up; each sum costs some, too."""
+        return sum(
+            OVERHEAD + (content.arrays[0].size if isinstance(content, Table) else content.entries)
+            for content in self.contents
+        )
 
     @property
     def constants(self) -> Iterator[int]:
@@ -168,7 +180,7 @@ class _Work:
         place = {index: at for at, index in enumerate((*scope, variable))}
         messages = [self.messages[number] for number in group]
         parts = sorted((m.content, tuple(place[i] for i in m.scope)) for m in messages)
-        least = Least(tuple(parts), len(place))
+        least = Least(tuple(parts), len(place), entries * self.sizes[variable])
         depth = 1 + max(message.depth for message in messages)
         self.largest_seen = max(self.largest_seen, entries * self.sizes[variable])
         return self._add(Message(scope, self._content(least, least), entries, depth))

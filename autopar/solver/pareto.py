@@ -23,6 +23,8 @@ from autopar.solver.rows import Goal
 
 MAX_COMBINATIONS = 1 << 17
 """Points that may be looked at; beyond that the caller keeps what it has, with its bound."""
+MOST_COMPARED = 1 << 24
+"""Pairs of points of one set that may be compared."""
 MOST_ENTRIES = 1 << 20
 """Combinations of states that tables are added up for at a time."""
 Ints = NDArray[np.intp]
@@ -37,7 +39,7 @@ class Points:
     """Points of several Pareto sets, one set behind the other.
 
     place  which set each belongs to
-    sums   [points, 4]
+    sums   [points, sums]
     state  of the variable that was eliminated last
     picks  [points, messages]: the point of each message that was taken
     """
@@ -115,11 +117,11 @@ class _Run:
         shape = tuple(self._sizes[index] for index in scope)
         if math.prod(shape) > MOST_ENTRIES:
             raise TooManyPoints
-        total = np.zeros((*shape, 4))
+        total = np.zeros((*shape, len(self._prices)))
         for table in tables:
             for column, array in enumerate(table.arrays):
                 total[..., column] += aligned(array, table.scope, scope)
-        sums = total.reshape(-1, 4)
+        sums = total.reshape(-1, len(self._prices))
         place = np.flatnonzero(np.isfinite(sums[:, 0]))
         self._spend(len(place))
         return Points(place, sums[place], place, np.zeros((len(place), 0), dtype=np.intp))
@@ -210,9 +212,12 @@ def _unbeaten_in_all(place: Ints, left: Array, kept: NDArray[np.bool_]) -> NDArr
 def _alive(left: Array) -> NDArray[np.bool_]:
     """Of rows in order, those that no row before beats."""
     kept = np.zeros(len(left), dtype=bool)
-    alive = np.ones(len(left), dtype=bool)
+    alive, count = np.ones(len(left), dtype=bool), 0
     for row in range(len(left)):
         if alive[row]:
+            count += 1
+            if count * len(left) > MOST_COMPARED:
+                raise TooManyPoints
             kept[row] = True
             alive &= (left < left[row]).any(axis=1)
     return kept

@@ -10,30 +10,25 @@ integer program has its say as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
-import numpy as np
-
 from autopar.errors import InfeasibleError, PlanError
 from autopar.solver.branch import branched
-from autopar.solver.dominance import Reduced, States, reduced
+from autopar.solver.closing import closed
+from autopar.solver.dominance import Reduced, reduced
 from autopar.solver.dual import Found, Point, best_within
-from autopar.solver.elimination import eliminate
 from autopar.solver.gap_tolerance import THOROUGH, GapTolerance
-from autopar.solver.marginals import going_back
 from autopar.solver.network import Network
 from autopar.solver.order import Order, ordered
-from autopar.solver.pareto import TooManyPoints, cheapest
-from autopar.solver.problem import Assignment, Limits, Problem, Proof, limits_of
+from autopar.solver.problem import Assignment, Limits, Problem, Proof, limits_of, loads_of
 from autopar.solver.rows import Goal
 
 MOST_ENTRIES = 1 << 20
 """Entries of all tables of a problem that is worth an integer program."""
-PROGRAM_SECONDS = 20.0
-MOST_HOPEFUL = 8000
-"""States that may still be in the optimum, beyond which Pareto sets only grow."""
+PROGRAM_NODES = 500
+"""How far the integer program branches: work is counted, as time would make plans differ."""
 
 
 def solve(problem: Problem, limits: Limits = None) -> Assignment:
@@ -41,7 +36,7 @@ def solve(problem: Problem, limits: Limits = None) -> Assignment:
 
     Raises `InfeasibleError` where nothing is allowed, or nothing fits: it names the least that would.
     """
-    return PreparedProblem.of(problem).solve(limits)
+    return PreparedProblem.of(problem, limits).solve(limits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +47,12 @@ class PreparedProblem:
     left: Reduced
 
     @classmethod
-    def of(cls, problem: Problem) -> PreparedProblem:
-        """Count ticks, drop what is dominated."""
-        return cls(problem, reduced(Network.of(problem)))
+    def of(cls, problem: Problem, limits: Limits = None) -> PreparedProblem:
+        """Count ticks, drop what is dominated.
+
+        Where one of the limits has a time, it serves limits with the same times only.
+        """
+        return cls(problem, reduced(Network.of(problem, loads_of(limits))))
 
     @cached_property
     def order(self) -> Order:
@@ -71,7 +69,7 @@ class PreparedProblem:
             return self._helped(found, limits, care)
         proof: Proof = "elimination" if _is_plain(goal, found) else "lagrange"
         if found.best is None or care.close < found.gap <= care.far:
-            found = _closed(goal, found, care)
+            found = closed(goal, found, care)
             proof = "pareto" if found.gap == 0.0 else proof
         if found.best is None or (branches and found.gap > care.wide):
             found = branched(goal, found, care)
@@ -103,9 +101,13 @@ class PreparedProblem:
         from autopar.solver.ilp import solve_ilp
 
         try:
-            other = solve_ilp(self.problem, limits, PROGRAM_SECONDS)
+            other = solve_ilp(self.problem, limits, PROGRAM_NODES)
         except PlanError:
             return mine or refuse_too_large()
+        except InfeasibleError:
+            if mine is None:
+                raise
+            return mine
         if mine is None:
             return other
         best = min(mine, other, key=lambda answer: answer.seconds)
@@ -137,73 +139,3 @@ def _is_plain(goal: Goal, found: Found) -> bool:
         for m, row in zip(found.multipliers, goal.rows, strict=True)
     )
     return at_ends and found.cost - found.bound <= len(found.elimination.order.network.tables)
-
-
-def _closed(goal: Goal, found: Found, care: GapTolerance) -> Found:
-    """With the bound, and perhaps the better answer, that Pareto sets give where they stay small.
-
-    First only ticks and bytes are followed: what hides is paid at its multiplier.  That is a relaxation,
-    so its optimum is a bound; if it costs here what it costs there, it is the optimum.  Then all is.
-    """
-    hopeful = _hopeful(goal, found)
-    if hopeful is None:
-        return found
-    for followed in dict.fromkeys((goal.without_cover(found.multipliers), goal)):
-        if followed.rows and (found.best is None or found.gap > care.close):
-            found = _followed(followed, goal, found, hopeful)
-    return found
-
-
-def _hopeful(goal: Goal, found: Found) -> list[States] | None:
-    """By variable: the states whose best assignment, at the multipliers, may beat what was found.
-
-    None as soon as there are more than `MOST_HOPEFUL`.
-    """
-    network = found.elimination.order.network
-    cutoff = found.cost + goal.allowance(found.multipliers) + len(network.tables)
-    hopeful = [np.arange(size) for size in network.sizes]
-    count = 0
-    for told in going_back(found.elimination, cutoff):
-        states = np.flatnonzero(told.of_states <= cutoff)
-        hopeful[told.variable] = states
-        count += len(states) if len(states) > 1 else 0
-        if count > MOST_HOPEFUL:
-            return None
-    return hopeful
-
-
-def _followed(relaxed: Goal, goal: Goal, found: Found, hopeful: list[States]) -> Found:
-    pairs = zip(found.multipliers, goal.rows, strict=True)
-    multipliers = tuple(m for m, row in pairs if row in relaxed.rows)
-    states = _cheapest(relaxed, multipliers, found, hopeful)
-    if states is None:
-        return found
-    best, cost, bound = found.best, found.cost, found.cost
-    if states:
-        point = Point(states, found.elimination.order.network.sums(states))
-        bound = relaxed.cost(point.sums)
-        if goal.cost(point.sums) < cost:
-            best, cost = point, goal.cost(point.sums)
-    elif best is None:
-        raise InfeasibleError("No assignment meets all limits at once. Raise one of them.")
-    return replace(found, best=best, cost=cost, bound=min(max(bound, found.bound), cost))
-
-
-def _cheapest(
-    goal: Goal, multipliers: tuple[float, ...], found: Found, hopeful: list[States]
-) -> tuple[int, ...] | None:
-    """The states of least cost, () where none costs less than what was found, None: not known."""
-    if any(len(states) == 0 for states in hopeful):
-        return ()
-    smaller = reduced(found.elimination.order.network.restricted(hopeful))
-    order = ordered(smaller.network)
-    if not order.is_exact:
-        return None
-    try:
-        states = cheapest(goal, found.cost, multipliers, eliminate(order, goal.priced(multipliers)))
-    except TooManyPoints:
-        return None
-    if states is None:
-        return ()
-    pairs = zip(hopeful, smaller.whole(states), strict=True)
-    return tuple(int(kept[state]) for kept, state in pairs)

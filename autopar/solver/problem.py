@@ -4,7 +4,8 @@ Choose one state per variable so that the sum of all unary costs and all factor 
 the sums of bytes stay within limits.  It can be written by hand, saved and brute-forced.
 
 Some bytes are allocated for the whole training run; others are *kept* from a forward to its backward,
-once for every microbatch in flight.
+once for every microbatch in flight.  A limit on such sums counts all of them at once.  `timed` says of
+the same bytes when they are in use: a limit may hold at one time only.
 
 Some communication overlaps with compute.  It counts as *uncovered* seconds, and the compute that can
 hide it as negative ones.  Only the positive part of their sum is paid.
@@ -29,6 +30,8 @@ MOST_SECONDS = 1e100
 """Sums of more might overflow."""
 MOST_BYTES = float(2**53)
 """More cannot be counted exactly in float64."""
+MOST_TIMES = 2**24
+"""Later times would take too much memory to add up."""
 
 Proof = Literal[
     "elimination",
@@ -56,11 +59,20 @@ none          no solver has run; costs are not negative
 
 
 @dataclass(frozen=True, eq=False)
+class TimedBytes:
+    """Bytes, by states, that are in use from the time `start` until before `stop`."""
+
+    start: int
+    stop: int
+    nbytes: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Variable:
     """A decision with `len(seconds)` states; each state costs seconds and bytes.
 
     `uncovered`: seconds that hide behind other states' negative ones; `kept`: bytes per microbatch in
-    flight (None: zeros).
+    flight (None: zeros).  `timed`: the bytes of one microbatch over time (None: `nbytes`, always).
     """
 
     name: str
@@ -68,6 +80,7 @@ class Variable:
     nbytes: Array
     uncovered: Array | None = None
     kept: Array | None = None
+    timed: tuple[TimedBytes, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -84,6 +97,13 @@ class Factor:
     nbytes: Array | None = None
     uncovered: Array | None = None
     kept: Array | None = None
+    timed: tuple[TimedBytes, ...] | None = None
+
+    def in_use(self, time: int) -> tuple[Array, ...]:
+        """The tables of bytes that add up to those in use at a time."""
+        if self.timed is None:
+            return () if self.nbytes is None else (self.nbytes,)
+        return tuple(each.nbytes for each in self.timed if each.start <= time < each.stop)
 
     def at(self, states: Sequence[int]) -> tuple[int, ...]:
         """The place in the tables of an assignment of all variables."""
@@ -91,11 +111,47 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Load:
+    """What is added up of all tables: `resting` * nbytes + `in_flight` * kept.
+
+    With a `time`, bytes in use then take the place of `nbytes`.
+    """
+
+    resting: float
+    in_flight: float
+    time: int | None = None
+
+    def parts(self, factor: Factor) -> tuple[tuple[float, Array], ...]:
+        """The tables of a factor that count, with their weights."""
+        if self.time is not None:
+            found = [(self.resting, array) for array in factor.in_use(self.time)]
+        else:
+            found = [] if factor.nbytes is None else [(self.resting, factor.nbytes)]
+        if factor.kept is not None:
+            found.append((self.in_flight, factor.kept))
+        return tuple((weight, array) for weight, array in found if weight)
+
+
+SUMS = (Load(1.0, 0.0), Load(0.0, 1.0))
+"""Bytes that rest, and bytes that are kept per microbatch: limits without times are sums of these."""
+
+
+@dataclass(frozen=True)
 class Limit:
-    """sum of nbytes + in_flight * sum of kept <= nbytes."""
+    """sum of nbytes + in_flight * sum of kept <= nbytes.
+
+    With a `time`, the first sum is of the bytes in use at that time; `in_flight` then counts the other
+    microbatches, whose bytes are kept meanwhile.
+    """
 
     nbytes: float
     in_flight: float = 1.0
+    time: int | None = None
+
+    @property
+    def load(self) -> Load:
+        """What may not exceed `nbytes`."""
+        return Load(1.0, self.in_flight, self.time)
 
 
 Limits = float | Limit | Sequence[Limit] | None
@@ -115,7 +171,17 @@ def limits_of(given: Limits) -> tuple[Limit, ...]:
             raise PlanError(
                 f"{limit} is not a limit: it needs a number of bytes and in_flight >= 0."
             )
+        if limit.time is not None and limit.time < 0:
+            raise PlanError(f"{limit} is not a limit: times are counted from 0.")
     return limits
+
+
+def loads_of(limits: Limits) -> tuple[Load, ...]:
+    """Return the loads of all limits, or, where none has a time, the sums that they are made of."""
+    given = limits_of(limits)
+    if all(limit.time is None for limit in given):
+        return SUMS
+    return tuple(dict.fromkeys(limit.load for limit in given))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +207,7 @@ class Problem:
             _check_costs(what, variable.seconds, variable.nbytes)
             _check_kept(what, variable.kept, variable.seconds.shape)
             _check_uncovered(what, variable.uncovered, variable.seconds.shape)
+            _check_timed(what, variable.timed, variable.seconds.shape)
         for factor in self.factors:
             what = f"Factor {factor.scope}"
             if any(not 0 <= index < len(self.variables) for index in factor.scope):
@@ -155,12 +222,13 @@ class Problem:
             _check_costs(what, factor.seconds, factor.nbytes)
             _check_kept(what, factor.kept, factor.seconds.shape)
             _check_uncovered(what, factor.uncovered, factor.seconds.shape)
+            _check_timed(what, factor.timed, factor.seconds.shape)
 
     @property
     def tables(self) -> Iterator[Factor]:
         """Everything that is added up: variables as factors over themselves, and the factors."""
         for index, v in enumerate(self.variables):
-            yield Factor((index,), v.seconds, v.nbytes, v.uncovered, v.kept)
+            yield Factor((index,), v.seconds, v.nbytes, v.uncovered, v.kept, v.timed)
         yield from self.factors
 
     @cached_property
@@ -180,8 +248,64 @@ class Problem:
         return self._sum("uncovered", states)
 
     def nbytes(self, states: tuple[int, ...], in_flight: float = 1.0) -> float:
-        """The bytes of one assignment, with so many microbatches in flight."""
+        """The bytes of one assignment, with so many microbatches in flight, as a sum."""
         return self._sum("nbytes", states) + in_flight * self._sum("kept", states)
+
+    def load(self, states: tuple[int, ...], load: Load) -> float:
+        """The bytes of one assignment that a limit counts."""
+        if load.time is None:
+            return load.resting * self.nbytes(states, 0.0) + load.in_flight * self._sum(
+                "kept", states
+            )
+        parts = ((table, load.parts(table)) for table in self.tables)
+        return float(
+            sum(w * float(array[t.at(states)]) for t, found in parts for w, array in found)
+        )
+
+    @cached_property
+    def times(self) -> int:
+        """The number of times; zero where no bytes have any."""
+        return max((each.stop for t in self.tables for each in t.timed or ()), default=0)
+
+    def course(self, states: tuple[int, ...], in_flight: float = 0.0) -> Array:
+        """Bytes in use at each time, [times], beside those of so many other microbatches."""
+        chosen = np.array(states, dtype=np.intp)
+        steps = np.zeros(self.times + 1)
+        steps[0] = in_flight * self._sum("kept", states)
+        for array, scopes, starts, stops in self._uses:
+            nbytes = array[tuple(chosen[scopes])]
+            np.add.at(steps, starts, nbytes)
+            np.subtract.at(steps, stops, nbytes)
+        total: Array = np.cumsum(steps)[:-1]
+        return total
+
+    def in_use(self, states: tuple[int, ...], time: int) -> Iterator[tuple[tuple[int, ...], float]]:
+        """The scope of each table with bytes in use at a time, and the bytes."""
+        for table in self.tables:
+            nbytes = sum(float(array[table.at(states)]) for array in table.in_use(time))
+            if nbytes:
+                yield table.scope, nbytes
+
+    @cached_property
+    def _uses(self) -> list[tuple[Array, NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
+        """Each table of bytes, with the scopes, [dims, uses], the starts and the stops of its uses."""
+        found: dict[int, list[tuple[tuple[int, ...], int, int]]] = {}
+        arrays: dict[int, Array] = {}
+        for table in self.tables:
+            always = () if table.nbytes is None else (TimedBytes(0, self.times, table.nbytes),)
+            for each in always if table.timed is None else table.timed:
+                arrays[id(each.nbytes)] = each.nbytes
+                use = table.scope, each.start, each.stop
+                found.setdefault(id(each.nbytes), []).append(use)
+        return [
+            (
+                arrays[key],
+                np.array([scope for scope, _, _ in uses], dtype=np.intp).T,
+                np.array([start for _, start, _ in uses], dtype=np.intp),
+                np.array([stop for _, _, stop in uses], dtype=np.intp),
+            )
+            for key, uses in found.items()
+        ]
 
     def _sum(self, part: str, states: tuple[int, ...]) -> float:
         """Over all tables, added up in their order."""
@@ -209,28 +333,6 @@ class Assignment:
     left: tuple[int, int] = (0, 0)
 
 
-def brute_force(problem: Problem, limits: Limits = None) -> Assignment | None:
-    """Return the optimum by enumeration, as a reference for small problems; None if infeasible."""
-    sizes = [variable.size for variable in problem.variables]
-    seconds, nbytes, uncovered, kept = (np.zeros(sizes) for _ in range(4))
-    for factor in problem.tables:
-        order = np.argsort(factor.scope)
-        shape = [size if i in factor.scope else 1 for i, size in enumerate(sizes)]
-        parts = (factor.seconds, factor.nbytes, factor.uncovered, factor.kept)
-        for total, part in zip((seconds, nbytes, uncovered, kept), parts, strict=True):
-            if part is not None:
-                total += part.transpose(order).reshape(shape)
-    seconds += np.maximum(uncovered, 0.0)
-    for limit in limits_of(limits):
-        seconds[nbytes + limit.in_flight * kept > limit.nbytes] = np.inf
-    best = np.unravel_index(int(seconds.argmin()), seconds.shape)
-    if not np.isfinite(seconds[best]):
-        return None
-    states = tuple(map(int, best))
-    least = problem.seconds(states)
-    return Assignment(states, least, problem.nbytes(states), least, "brute force")
-
-
 def _check_costs(what: str, seconds: Array, nbytes: Array | None) -> None:
     if np.any(np.isnan(seconds)) or np.any(np.isneginf(seconds)):
         raise PlanError(f"{what} has a cost that is not a number.")
@@ -247,6 +349,19 @@ def _check_kept(what: str, kept: Array | None, shape: tuple[int, ...]) -> None:
         raise PlanError(f"{what} has kept bytes {kept.shape}, not {shape}.")
     if not np.all((kept >= 0) & (kept <= MOST_BYTES)):
         raise PlanError(f"{what} has kept bytes that are not between 0 and 2^53.")
+
+
+def _check_timed(what: str, timed: tuple[TimedBytes, ...] | None, shape: tuple[int, ...]) -> None:
+    for each in timed or ():
+        if each.nbytes.shape != shape:
+            raise PlanError(f"{what} has timed bytes {each.nbytes.shape}, not {shape}.")
+        if not np.all((each.nbytes >= 0) & (each.nbytes <= MOST_BYTES)):
+            raise PlanError(f"{what} has timed bytes that are not between 0 and 2^53.")
+        if not 0 <= each.start <= each.stop <= MOST_TIMES:
+            raise PlanError(
+                f"{what} has bytes in use from {each.start} to {each.stop}: times go from 0 to "
+                f"{MOST_TIMES}, and the second may not be the smaller one."
+            )
 
 
 def _check_uncovered(what: str, uncovered: Array | None, shape: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autopar.errors import PlanError
-from autopar.solver.problem import Array, Factor, Problem, Variable
+from autopar.solver.problem import Array, Factor, Problem, TimedBytes, Variable
 from autopar.utils.io import first_fault
 
 DEEPEST = 16
@@ -23,12 +23,19 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
+class _TimedBytes(_Strict):
+    start: Annotated[int, Field(ge=0)]
+    stop: Annotated[int, Field(ge=0)]
+    nbytes: list[object]
+
+
 class _Variable(_Strict):
     name: str
     seconds: Annotated[list[Cost], Field(min_length=1)]
     nbytes: list[float] | None = None
     uncovered: list[float] | None = None
     kept: list[float] | None = None
+    timed: list[_TimedBytes] | None = None
 
 
 class _Factor(_Strict):
@@ -37,6 +44,7 @@ class _Factor(_Strict):
     nbytes: list[object] | None = None
     uncovered: list[object] | None = None
     kept: list[object] | None = None
+    timed: list[_TimedBytes] | None = None
 
 
 class _Problem(_Strict):
@@ -57,7 +65,13 @@ def to_json(problem: Problem) -> str:
 def _tables(of: Variable | Factor) -> dict[str, object]:
     """The tables that are there, by name."""
     every = {name: getattr(of, name) for name in ("seconds", "nbytes", "uncovered", "kept")}
-    return {name: _plain(table) for name, table in every.items() if table is not None}
+    found = {name: _plain(table) for name, table in every.items() if table is not None}
+    if of.timed is not None:
+        found["timed"] = [
+            {"start": each.start, "stop": each.stop, "nbytes": _plain(each.nbytes)}
+            for each in of.timed
+        ]
+    return found
 
 
 def from_json(text: str, source: str = "this text") -> Problem:
@@ -96,6 +110,7 @@ def _problem(data: _Problem) -> Problem:
                 _or_zeros(v.nbytes, len(v.seconds)),
                 _or_none(v.uncovered),
                 _or_none(v.kept),
+                _timed(v.timed),
             )
             for v in data.variables
         ),
@@ -106,10 +121,17 @@ def _problem(data: _Problem) -> Problem:
                 _or_none(f.nbytes),
                 _or_none(f.uncovered),
                 _or_none(f.kept),
+                _timed(f.timed),
             )
             for f in data.factors
         ),
     )
+
+
+def _timed(given: list[_TimedBytes] | None) -> tuple[TimedBytes, ...] | None:
+    if given is None:
+        return None
+    return tuple(TimedBytes(each.start, each.stop, _array(each.nbytes)) for each in given)
 
 
 def _plain(array: Array) -> object:

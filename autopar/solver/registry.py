@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from autopar.errors import InfeasibleError
+from autopar.solver.brute_force import brute_force
 from autopar.solver.prepared import solve
-from autopar.solver.problem import Assignment, Limits, Problem, brute_force
+from autopar.solver.problem import Assignment, Limits, Problem
 from autopar.utils.registry import Registry
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solver.elimination import SECONDS
 from autopar.solver.network import Network, Prices
 from autopar.solver.problem import Array, Limit
 
@@ -30,10 +29,10 @@ from autopar.solver.problem import Array, Limit
 class Row:
     """weights . amounts <= at_most; each unit above costs `dearest` ticks (inf: forbidden).
 
-    The weights are of bytes that rest, bytes that are kept, and uncovered ticks.
+    The weights are of the bytes of each load, and of uncovered ticks.
     """
 
-    weights: tuple[float, float, float]
+    weights: tuple[float, ...]
     at_most: float
     dearest: float = math.inf
 
@@ -52,14 +51,15 @@ class Goal:
     """What is minimised, and the rows."""
 
     rows: tuple[Row, ...]
-    prices: Prices = SECONDS
+    prices: Prices
 
     @classmethod
     def of(cls, network: Network, limits: Sequence[Limit] = ()) -> Goal:
         """Least time within the limits; compute covers what it can."""
-        within = tuple(Row((1.0, limit.in_flight, 0.0), limit.nbytes) for limit in limits)
-        covered = (Row((0.0, 0.0, 1.0), 0.0, 1.0),) if network.hides else ()
-        return cls((*within, *covered))
+        within = dict.fromkeys(Row((*network.weights(each), 0.0), each.nbytes) for each in limits)
+        alone = (*(0.0 for _ in network.loads), 1.0)
+        covered = (Row(alone, 0.0, 1.0),) if network.hides else ()
+        return cls((*within, *covered), network.free)
 
     def cost(self, sums: Array) -> float:
         """The objective; inf where a limit is exceeded."""
@@ -82,8 +82,7 @@ class Goal:
         total = np.array(self.prices)
         for row, multiplier in zip(self.rows, multipliers, strict=True):
             total[1:] += multiplier * np.array(row.weights)
-        ticks, nbytes, kept, uncovered = total.tolist()
-        return ticks, nbytes, kept, uncovered
+        return tuple(total.tolist())
 
     def without_cover(self, multipliers: Sequence[float]) -> Goal:
         """The relaxed goal in which what exceeds a soft row is paid at its multiplier, always.
@@ -92,6 +91,12 @@ class Goal:
         """
         soft = [0.0 if row.is_limit else m for m, row in zip(multipliers, self.rows, strict=True)]
         return Goal(tuple(row for row in self.rows if row.is_limit), self.priced(soft))
+
+    def binding(self, multipliers: Sequence[float]) -> Goal:
+        """The relaxed goal of `without_cover` in which limits without a price are left out, too."""
+        pairs = zip(multipliers, self.rows, strict=True)
+        rows = tuple(row for m, row in pairs if row.is_limit and m > 0.0)
+        return Goal(rows, self.without_cover(multipliers).prices)
 
     def allowance(self, multipliers: Sequence[float]) -> float:
         """sum_i m_i at_most_i."""

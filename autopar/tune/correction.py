@@ -65,7 +65,7 @@ def fitted(steps: Sequence[tuple[tuple[float, float, float], float]]) -> Factors
     every, seconds = np.array([part for part, _ in steps]), np.array([s for _, s in steps])
     alike = float(np.median(seconds / every.sum(axis=1)))
     rows = every * alike / seconds[:, None]
-    used = every.any(axis=0)
+    used: NDArray[np.bool_] = every.sum(axis=0) > 0
     weight = PRIOR * np.eye(int(used.sum()))
     left = np.vstack([rows[:, used], weight])
     right = np.concatenate([np.ones(len(rows)), np.full(len(weight), PRIOR)])

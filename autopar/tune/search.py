@@ -88,8 +88,8 @@ class Searching:
     def _try(self, attempt: Attempt) -> Running:
         self._keep(replace(self.kept, begun=attempt))
         answer = yield attempt, self._profile(Factors(*attempt.factors))
-        failed = isinstance(answer, str)
-        trial = Trial(attempt, why=answer) if failed else Trial(attempt, (answer,))
+        why = answer if isinstance(answer, str) else ""
+        trial = Trial(attempt, () if isinstance(answer, str) else (answer,), why)
         self._keep(replace(self.kept, trials=(*self.kept.trials, trial), begun=None))
         self.tell(f"{attempt.ask}: {trial.why or _said(trial)}")
 

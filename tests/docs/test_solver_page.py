@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autopar.solver import best_with_each_state, solve
+from autopar.solver.brute_force import brute_force
 from autopar.solver.ilp import solve_ilp
-from autopar.solver.problem import brute_force
 from autopar.solver.problem_text import from_json
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "solver.md").read_text()

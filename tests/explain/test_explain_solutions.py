@@ -23,7 +23,8 @@ from autopar.plans.plan import Plan
 from autopar.sharding.asked import posed_for
 from autopar.sharding.space import Candidates, Priced
 from autopar.solver import best_with_each_state, solve
-from autopar.solver.problem import Problem, brute_force
+from autopar.solver.brute_force import brute_force
+from autopar.solver.problem import Problem
 from autopar.verify import certify
 from tests.models import gpt2, llama, mlp
 from tests.solver.test_solve import anything, hides

@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_made_to(free: Plan) -> None:
 @pytest.mark.slow
 def test_none_and_presets_may_need_more(free: Plan) -> None:
     little = with_memory(0.1 * free.estimate.memory_nbytes)
-    with pytest.raises(OverLimitError, match="No plan was found that fits"):
+    with pytest.raises(OverLimitError, match=r"No plan fits .*: each needs"):
         planned(little)
     assert planned(little, memory_limit="none").digest == free.digest
     assert planned(little, preset="ddp").asked.memory_limit is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -118,14 +117,3 @@ def test_a_repeated_collective_is_priced_whether_chosen_or_forced() -> None:
     every = pose(case.graph, mesh, load("cpu"), Settings(), case.saved, MODES)
     decisions = one.priced.decisions(one.ready.solve())
     assert every.answer(decisions).seconds == pytest.approx(one.answer(decisions).seconds, rel=1e-9)
-
-
-def test_only_calm_candidates_are_left() -> None:
-    case, mesh = parity.reference("mlp"), Mesh.of(2)
-    posed = pose(case.graph, mesh, load("cpu"), Settings(), case.saved)
-    least = posed.priced.least_working
-    limited = posed.priced.limit_working(least)
-    for name, variable in zip(limited.names, limited.problem.variables, strict=False):
-        if name in limited.working:
-            assert np.all(np.isinf(variable.seconds[limited.working[name] > least]))
-            assert np.isfinite(variable.seconds).any()

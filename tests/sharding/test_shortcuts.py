@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,57 +14,15 @@ import autopar
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.sharding.in_flight import COARSE, MANY, InFlightPlanner, Searched
-from autopar.sharding.limited import BISECTIONS, WarmStart, _Search
+from autopar.sharding.limited import WarmStart
 from autopar.sharding.sharding_problem import Settings, pose
-from autopar.solver.gap_tolerance import FAIR, THOROUGH, GapTolerance
+from autopar.solver.gap_tolerance import FAIR, GapTolerance
 from autopar.solver.prepared import PreparedProblem, solve
 from cost_models.hardware import load
 from tests import parity
 
-LIMIT, BESIDE, SECONDS = 1000.0, 200.0, 1.0
 SHARE = 0.8
 """Of the memory of the best plan without a limit."""
-
-
-@dataclass
-class Landscape(_Search):
-    """A search where every plan needs so much beside what the solver counts."""
-
-    seconds: Callable[[float], float] = lambda _: SECONDS
-    asked: list[float] = field(default_factory=list)
-
-    def _solved(self, posed: Any, nbytes: float | None, branches: bool | None = None) -> Any:
-        assert nbytes is not None
-        self.asked.append(nbytes)
-        return SimpleNamespace(nbytes=nbytes, seconds=self.seconds(nbytes), bound_s=0.0)
-
-    def _try(self, posed: Any, answer: Any) -> float:
-        self._bound = self._bound or answer
-        needs = answer.nbytes + BESIDE
-        if needs <= self.limit and (self.best is None or answer.seconds < self.best.objective_s):
-            self.best = SimpleNamespace(objective_s=answer.seconds)  # type: ignore[assignment]
-        return needs - self.limit
-
-
-@pytest.mark.parametrize(
-    ("seconds", "between"),
-    [
-        (lambda _: SECONDS, 0),
-        (lambda nbytes: SECONDS * (1.0 + THOROUGH.wide * (LIMIT - nbytes) / LIMIT), 0),
-        (lambda nbytes: SECONDS * (2.0 - nbytes / LIMIT), BISECTIONS),
-    ],
-)
-def test_budgets_between_are_tried_where_too_much_is_much_faster(
-    seconds: Callable[[float], float], between: int
-) -> None:
-    posed: Any = SimpleNamespace(
-        priced=SimpleNamespace(least_working=0.0), settings=SimpleNamespace(care=THOROUGH)
-    )
-    search = Landscape(posed, LIMIT, seconds=seconds)
-    search.descend(posed)
-    too_much, enough, *others = search.asked
-    assert (too_much, enough) == (LIMIT, LIMIT - BESIDE)
-    assert len(others) == between + (between > 0)
 
 
 class Searches(InFlightPlanner):

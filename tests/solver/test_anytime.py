@@ -28,7 +28,8 @@ from autopar.solver.anytime.contest_format import timed_problem
 from autopar.solver.anytime.from_problem import from_problem
 from autopar.solver.anytime.timed_problem import Pair, Span, TimedProblem
 from autopar.solver.anytime.times import reduced_times
-from autopar.solver.problem import Array, Factor, Limit, Problem, Variable, brute_force
+from autopar.solver.brute_force import brute_force
+from autopar.solver.problem import Array, Factor, Limit, Problem, Variable
 from autopar.utils.compiled import compiled
 from tests.cli.commands import run
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from autopar.errors import InfeasibleError
 from autopar.solver import solve
+from autopar.solver.brute_force import brute_force
 from autopar.solver.ilp import solve_ilp
-from autopar.solver.problem import Problem, Variable, brute_force
+from autopar.solver.problem import Problem, Variable
 from tests.solver.test_solve import anything
 
 

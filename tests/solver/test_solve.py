@@ -18,6 +18,7 @@ from autopar.ir.mesh import Mesh
 from autopar.sharding.sharding_problem import Settings, pose
 from autopar.solver import best_with_each_state, completed, hull, solve
 from autopar.solver.branch import branched
+from autopar.solver.brute_force import brute_force
 from autopar.solver.dominance import reduced
 from autopar.solver.dual import best_within
 from autopar.solver.elimination import eliminate
@@ -27,7 +28,7 @@ from autopar.solver.marginals import marginals
 from autopar.solver.network import Network
 from autopar.solver.order import ordered
 from autopar.solver.prepared import PreparedProblem
-from autopar.solver.problem import Array, Assignment, Factor, Limit, Problem, Variable, brute_force
+from autopar.solver.problem import Array, Assignment, Factor, Limit, Problem, Variable
 from autopar.solver.problem_text import from_json, to_json
 from autopar.solver.rows import Goal
 from cost_models.hardware import load as load_hardware

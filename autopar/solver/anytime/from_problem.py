@@ -1,6 +1,8 @@
-"""A `Problem` with limits on sums as a `TimedProblem`: each limit holds at a time of its own."""
+"""A `Problem` with limits as a `TimedProblem`: each limit holds at a time of its own."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from autopar.solver.problem import Factor, Limit, Limits, Problem, limits_of
 def from_problem(problem: Problem, limits: Limits = None) -> TimedProblem:
     """Return the timed problem; its first variables are those of the problem, in their order.
 
-    A factor over more than two variables, or with bytes, becomes a variable: its states are the
+    A factor over more than two variables, or with limited bytes, becomes a variable: its states are the
     combinations that are not forbidden, and a pair with each variable of its scope says which.
     Raises `PlanError` for uncovered seconds, which are no sum, and for costs beyond `MOST`.
     """
@@ -25,13 +27,14 @@ def from_problem(problem: Problem, limits: Limits = None) -> TimedProblem:
     costs = [variable.seconds for variable in problem.variables]
     pairs: list[Pair] = []
     spans: list[Span] = []
-    for index, variable in enumerate(problem.variables):
-        spans += _spans(index, variable.nbytes, variable.kept, given)
+    for table in itertools.islice(problem.tables, len(costs)):
+        spans += _spans(table.scope[0], _loads(table, given))
     for factor in problem.factors:
-        if len(factor.scope) == 2 and factor.nbytes is None and factor.kept is None:
+        loads = _loads(factor, given)
+        if len(factor.scope) == 2 and not any(load.any() for load in loads):
             pairs.append(Pair(*factor.scope, factor.seconds))
         else:
-            _add(factor, given, costs, pairs, spans)
+            _add(factor, loads, costs, pairs, spans)
     most = np.array([limit.nbytes for limit in given], dtype=np.float64)
     found = TimedProblem(tuple(costs), tuple(pairs), tuple(spans), most)
     found.check()
@@ -40,7 +43,7 @@ def from_problem(problem: Problem, limits: Limits = None) -> TimedProblem:
 
 def _add(
     factor: Factor,
-    limits: tuple[Limit, ...],
+    loads: list[Array],
     costs: list[Array],
     pairs: list[Pair],
     spans: list[Span],
@@ -56,16 +59,15 @@ def _add(
         table = np.full((len(places), factor.seconds.shape[dim]), np.inf)
         table[np.arange(len(places)), places[:, dim]] = 0.0
         pairs.append(Pair(index, variable, table))
-    nbytes = np.zeros(len(places)) if factor.nbytes is None else factor.nbytes[allowed]
-    kept = None if factor.kept is None else factor.kept[allowed]
-    spans += _spans(index, nbytes, kept, limits)
+    spans += _spans(index, [load[allowed] for load in loads])
 
 
-def _spans(index: int, nbytes: Array, kept: Array | None, limits: tuple[Limit, ...]) -> list[Span]:
-    """The bytes that a variable adds to each limit's sum."""
-    found = []
-    for time, limit in enumerate(limits):
-        held = nbytes if kept is None else nbytes + limit.in_flight * kept
-        if np.any(held > 0):
-            found.append(Span(index, time, time + 1, held))
-    return found
+def _loads(table: Factor, limits: tuple[Limit, ...]) -> list[Array]:
+    """What a table adds to each limit's sum."""
+    zeros = np.zeros(table.seconds.shape)
+    return [sum((w * part for w, part in limit.load.parts(table)), zeros) for limit in limits]
+
+
+def _spans(index: int, loads: list[Array]) -> list[Span]:
+    """The bytes that a variable adds to each limit's sum, at that limit's time."""
+    return [Span(index, time, time + 1, load) for time, load in enumerate(loads) if np.any(load)]
