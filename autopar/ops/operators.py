@@ -52,10 +52,13 @@ def count_valid(
 ) -> torch.Tensor:
     """Return the number of valid targets, or the sum of their class weights: a mean's divisor."""
     # In uint8, -100 would be 156, which is a class.
-    valid = target.long() != ignore_index
+    target = target.long()
+    valid = target != ignore_index
     if weight is None:
         return valid.sum()
-    return (weight[target.long().clamp(min=0)] * valid).sum()
+    # What is ignored may be no class: 255 in maps of segments.
+    of_targets = weight[torch.where(valid, target, 0)]
+    return torch.where(valid, of_targets, 0.0).sum()
 
 
 def batch_norm(

@@ -15,6 +15,7 @@ from tests.capture.compare import captured_equals_eager
 from tests.capture.small import Small, small
 
 TARGET = torch.tensor([0, 1, -100, 3, 2, -100, 1, 0])
+SEGMENTS = TARGET.where(TARGET >= 0, 255)
 WEIGHT = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
 LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cross entropy": lambda y: F.cross_entropy(y, TARGET),
@@ -22,6 +23,9 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "smoothing": lambda y: F.cross_entropy(y, TARGET, label_smoothing=0.3),
     "weights": lambda y: F.cross_entropy(y, TARGET, WEIGHT),
     "weights and smoothing": lambda y: F.cross_entropy(y, TARGET, WEIGHT, label_smoothing=0.3),
+    "weights, and no class where ignored": lambda y: F.cross_entropy(
+        y, SEGMENTS, WEIGHT, ignore_index=255
+    ),
     "sum": lambda y: F.cross_entropy(y, TARGET, reduction="sum"),
     "none": lambda y: F.cross_entropy(y, TARGET, reduction="none").sum(),
     "images": lambda y: F.cross_entropy(
@@ -29,6 +33,9 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     ),
     "probabilities": lambda y: F.cross_entropy(y, y.detach().softmax(1)),
     "nll": lambda y: F.nll_loss(y.log_softmax(1), TARGET, WEIGHT),
+    "nll, and no class where ignored": lambda y: F.nll_loss(
+        y.log_softmax(1), SEGMENTS, WEIGHT, ignore_index=255
+    ),
     "mse": lambda y: F.mse_loss(y, y.detach() + 1),
     "l1": lambda y: F.l1_loss(y, y.detach() * 2),
     "smooth l1": lambda y: F.smooth_l1_loss(y, y.detach() + 1, beta=0.5),

@@ -7,6 +7,7 @@ refuses, the local implementation refuses.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -317,3 +318,11 @@ def test_eight_bits_ignore_no_class(weighted: bool) -> None:
     target, weight = torch.tensor([0, 156, 199]).byte(), torch.rand(256) + 0.5
     got = count_valid(target, -100, weight if weighted else None)
     torch.testing.assert_close(got, weight[target.long()].sum() if weighted else torch.tensor(3))
+
+
+@pytest.mark.parametrize("ignored", [255, -100, 3])
+def test_what_is_ignored_may_be_no_class(ignored: int) -> None:
+    """Its weight is not read: there is none, or it is infinite."""
+    target = torch.tensor([0, ignored, 2, ignored])
+    weight = torch.tensor([1.0, 2.0, 4.0, math.inf])
+    assert count_valid(target, ignored, weight) == 5.0
