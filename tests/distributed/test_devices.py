@@ -96,7 +96,12 @@ def steps_elsewhere(name: str, preset: str | None) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "preset"), [("made", "fsdp"), ("made", "megatron"), ("gpt2", "megatron")]
+    ("name", "preset"),
+    [
+        ("made", "fsdp"),
+        ("made", "megatron"),
+        pytest.param("gpt2", "megatron", marks=pytest.mark.slow),
+    ],
 )
 def test_the_default_device_decides_nothing(pool: Pool, name: str, preset: str) -> None:
     pool.run(2, steps_elsewhere, name, preset)

@@ -132,6 +132,38 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
     assert backward == pytest.approx(found.backward, rel=NEAR)
 
 
+PRESETS: list[tuple[str, str, Recompute]] = [
+    *itertools.product(heavy.ALL, ["ddp", "zero2", "fsdp", "megatron", "megatron_sp"], ["none"]),
+    *itertools.product(composite.ALL, ["ddp", "zero2", "megatron", "megatron_sp"], ["none"]),
+    *itertools.product(["bert", "gpt2"], ["megatron", "megatron_sp"], ["none"]),
+    ("composite.lined", "fsdp", "none"),
+    ("composite.apart", "fsdp", "none"),
+    ("composite.pooled", "fsdp", "none"),
+    *itertools.product(LAID_ANEW, ["megatron", "megatron_sp", "zero2"], ["none"]),
+    ("architectures.unet", "fsdp", "none"),
+    *itertools.product(["heavy.mixer", "heavy.encoder"], ["zero2", "fsdp"], ["full"]),
+    *itertools.product(["heavy.shared", "heavy.tables"], ["zero2", "fsdp"], ["selective", "full"]),
+]
+QUICK: list[tuple[str, str, Recompute]] = [
+    ("heavy.chain", "zero2", "none"),
+    ("heavy.buffered", "fsdp", "none"),
+    ("heavy.pairs", "fsdp", "none"),
+    ("heavy.mixer", "megatron", "none"),
+    ("bert", "megatron_sp", "none"),
+    ("heavy.shared", "fsdp", "selective"),
+    ("composite.lined", "fsdp", "none"),
+    ("architectures.mixtral", "zero2", "none"),
+]
+SLOW: list[tuple[str, str, Recompute]] = [
+    ("heavy.shared", "megatron_sp", "none"),
+    ("heavy.encoder", "fsdp", "full"),
+    ("composite.cells", "ddp", "none"),
+    ("composite.attended", "megatron_sp", "none"),
+    ("architectures.lstm", "megatron_sp", "none"),
+]
+"""Always in the slow run, where a third of the others is."""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "keeps",
@@ -139,37 +171,10 @@ def test_a_plans_peak_is_what_a_step_has_in_use(
 )
 @pytest.mark.parametrize(
     ("name", "preset", "recompute"),
-    daily(
-        [
-            *itertools.product(
-                heavy.ALL, ["ddp", "zero2", "fsdp", "megatron", "megatron_sp"], ["none"]
-            ),
-            *itertools.product(
-                composite.ALL, ["ddp", "zero2", "megatron", "megatron_sp"], ["none"]
-            ),
-            *itertools.product(["bert", "gpt2"], ["megatron", "megatron_sp"], ["none"]),
-            ("composite.lined", "fsdp", "none"),
-            ("composite.apart", "fsdp", "none"),
-            ("composite.pooled", "fsdp", "none"),
-            *itertools.product(LAID_ANEW, ["megatron", "megatron_sp", "zero2"], ["none"]),
-            ("architectures.unet", "fsdp", "none"),
-            *itertools.product(["heavy.mixer", "heavy.encoder"], ["zero2", "fsdp"], ["full"]),
-            *itertools.product(
-                ["heavy.shared", "heavy.tables"], ["zero2", "fsdp"], ["selective", "full"]
-            ),
-        ],
-        [
-            ("heavy.chain", "zero2", "none"),
-            ("heavy.buffered", "fsdp", "none"),
-            ("heavy.pairs", "fsdp", "none"),
-            ("heavy.mixer", "megatron", "none"),
-            ("bert", "megatron_sp", "none"),
-            ("heavy.shared", "fsdp", "selective"),
-            ("composite.lined", "fsdp", "none"),
-            ("architectures.mixtral", "zero2", "none"),
-        ],
-        part=3,
-    ),
+    [
+        *daily([case for case in PRESETS if case not in SLOW], QUICK, part=3),
+        *daily(SLOW, ()),
+    ],
 )
 def test_a_preset_needs_no_more_than_its_plan_says(
     pool: Pool, name: str, preset: str, recompute: Recompute, keeps: bool

@@ -13,7 +13,7 @@ from tests.pool import Pool
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", jobs.KINDS)
-@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("recompute", ["full", pytest.param("selective", marks=pytest.mark.slow)])
 def test_gradients_of_recomputed_models_with_state(pool: Pool, kind: str, recompute: str) -> None:
     assert max(pool.run(2, jobs.trained, kind, "fsdp", recompute)) < 1e-9
 

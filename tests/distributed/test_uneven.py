@@ -97,7 +97,7 @@ def test_checkpoints_move(pool: Pool, tmp_path: Path, name: str) -> None:
     pool.run(4, jobs.moved, str(tmp_path), name, stages)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_checkpoints_of_heads_move(pool: Pool, tmp_path: Path) -> None:
     """The same where shards at rest are exchanged on their way into the step."""
     pool.run(2, jobs.moved, str(tmp_path), "uneven_gpt2", (((2,), "heads"), ((2,), None)))

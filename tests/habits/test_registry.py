@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.daily import daily
 from tests.habits.registry import HABITS, SECTIONS, run
 from tests.habits.registry.habit import EQUAL, RAISES, Habit
 from tests.habits.registry.page import PAGE, page
@@ -50,7 +51,7 @@ def tried(pool: Pool, habits: list[Habit], way: str, ranks: int, limit_s: float 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("way", run.AUTOPAR)
+@pytest.mark.parametrize("way", daily(run.AUTOPAR, ["fsdp", "megatron", "stages"]))
 def test_some(pool: Pool, way: str) -> None:
     tried(pool, LIGHT[run.AUTOPAR.index(way) :: DAILY * len(run.AUTOPAR)], way, RANKS)
 

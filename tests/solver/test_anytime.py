@@ -335,7 +335,7 @@ def test_a_process_that_dies_ends_the_search_with_a_message() -> None:
         run.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_no_process_outlives_the_first() -> None:
     """Killed, it closes nothing by itself."""
     script = """

@@ -100,7 +100,7 @@ def test_asynchronous_schedules(strict: Pool, run: Run) -> None:
     strict.run(run.size, check_run, run)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", daily(["1f1b", "zb-h1"], ["zb-h1"]))
 def test_one_group_for_both_directions_is_caught(schedule: str) -> None:
     """As pipelines transferred before: receives that are posted ahead hold up the sends."""

@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_passed_over() -> None:
     assert len(steps) > 1 and steps[0] is not None and set(steps[1:]) == {None}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_stages_share_a_workers_memory_by_what_they_need() -> None:
     """Two of a V are unequal, and their peaks need not come together."""
     graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), Pipeline(2, "zb-v", 4))

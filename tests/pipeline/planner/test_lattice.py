@@ -123,7 +123,7 @@ def test_value_and_bound_are_brute_forces(seed: int) -> None:
     assert layers == list(range(len(workload.layers)))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(PARTS))
 def test_bounds_hold_when_the_search_is_not_complete(seed: int, effort: Effort) -> None:
