@@ -184,8 +184,12 @@ class Intervals:
 
         Variables are deleted behind the line of the user's code that reads them last.
         """
-        last = self.lives.used[self.lives.keeps.storage[name, WHOLE]][1]
-        return self.line_end(last)
+        storage = self.lives.keeps.storage[name, WHOLE]
+        if storage in self.lives.used:
+            return self.line_end(self.lives.used[storage][1])
+        # In the memory of a weight, which is at rest: only what this tensor's readers need ends.
+        readers = (self.place[node.name] for node in self.graph.consumers[name])
+        return self.line_end(max(readers, default=self.place[self.graph.producer[name].name]))
 
     def line_end(self, place: int) -> int:
         """Return the last position of the same line of the user's code."""

@@ -17,7 +17,7 @@ import numpy as np
 from autopar.cost.once import Once, signature
 from autopar.cost.parameters import Storage, frees, gradient_shares
 from autopar.cost.prices import Prices
-from autopar.ir.graph import Node
+from autopar.ir.graph import Node, Tensor
 from autopar.memory.intervals import Interval, Intervals
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import grouped, in_backward
@@ -42,7 +42,7 @@ class Draining:
         """
         tensor, prices = node.outputs[0], self.prices
         freed = np.array([frees(each.stored, each.leaf, prices) for each in options])
-        if not tensor.differentiable or not freed.any():
+        if not self._has_gradient(tensor) or not freed.any():
             return None
         leaves = np.array([local_nbytes(tensor, each.leaf, prices.mesh) for each in options])
         ways = tensor.nbytes // leaves
@@ -57,6 +57,10 @@ class Draining:
             found.append(TimedBytes(*self._interval(tensor.name, count), table))
         return tuple(found)
 
+    def _has_gradient(self, tensor: Tensor) -> bool:
+        """Return whether the backward reaches a weight: of one that no operator reads there is none."""
+        return tensor.differentiable and bool(self.intervals.graph.consumers[tensor.name])
+
     def _interval(self, name: str, ways: int) -> Interval:
         """Return when the buffer of a gradient is in use, with all gradients split so many ways."""
         if ways not in self._of_ways:
@@ -66,7 +70,7 @@ class Draining:
     def _intervals(self, ways: int) -> Mapping[str, Interval]:
         at = self.intervals
         read = (leaf.outputs[0] for leaf in at.graph.parameters_as_read)
-        tensors = [tensor for tensor in read if tensor.differentiable]
+        tensors = [tensor for tensor in read if self._has_gradient(tensor)]
         filled = grouped(
             reversed(tensors), lambda t: t.dtype, lambda t: t.nbytes // ways, self._shares
         )

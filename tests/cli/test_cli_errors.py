@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
             "--precision float8 is unknown: pass float32, bfloat16, float16.",
         ),
         (("--memory", "40 apples"), "Cannot read the memory limit '40 apples'"),
-        (("--memory", "1KiB"), "No plan was found that fits"),
+        (("--memory", "1KiB"), "No plan fits 1 KiB"),
         (("--constraint", "up.weight"), "write 'PATTERN=[S(0), R]'"),
         (("--constraint", "up.weight=[S(0)]"), "has 1 types; the mesh (x=2, y=2) has 2"),
         (("--constraint", "up.weight=[S(0), Q]"), "Cannot read the type 'Q'"),

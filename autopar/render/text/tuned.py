@@ -35,5 +35,6 @@ def show_tuned(found: Tuned, profile: str) -> RenderableType:
 
 def call_of(found: Tuned, profile: str) -> str:
     """Return the call of `parallelize` that trains the fastest plan."""
-    given = "".join(f", {k}={v!r}" for k, v in found.fastest.arguments().items())
-    return f"autopar.parallelize(model, mesh, batch, hardware={profile!r}{given})"
+    given = {"hardware": profile} | found.fastest.arguments()
+    words = ["model", "mesh", "batch", *(f"{name}={value!r}" for name, value in given.items())]
+    return f"autopar.parallelize({', '.join(words)})"
