@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autopar.pipeline.schedules import SCHEDULES
+from autopar.request.configurations.tool import TOOLS
 from autopar.rules import user
 from autopar.rules.declare import forget
 from autopar.solver.registry import SOLVERS
@@ -57,5 +58,5 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 @pytest.fixture(autouse=True)
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page adds to them is gone behind it."""
-    for registry in (SCHEDULES, SOLVERS):
+    for registry in (SCHEDULES, SOLVERS, TOOLS):
         monkeypatch.setattr(registry, "_known", dict(registry))

@@ -40,7 +40,7 @@ def test_a_problem_with_less_to_choose_from(problem: Problem) -> None:
     if brute_force(problem) is None:
         return
     names = tuple(f"v{index}" for index in range(len(problem.variables)))
-    priced = Priced(problem, names, Candidates({}, {}), {})
+    priced = Priced(problem, names, Candidates({}, {}))
     for index, variable in enumerate(problem.variables):
         bounds = best_with_each_state(problem, index)
         for kept in ({0}, set(range(variable.size)) - {0}):
