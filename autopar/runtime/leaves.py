@@ -1,4 +1,9 @@
-"""The leaves of all slots of a model: gathered once per step, not per microbatch."""
+"""The leaves of all slots of a model: gathered once per call, not per microbatch of a `train_step`.
+
+A gathered leaf is a copy, and the stored shard may be written between two calls in ways that torch does
+not count (``p.data.copy_()``, views of ``p.to_local()`` made earlier).  Whether it was written may
+differ by rank, so asking about it would cost an all-reduce that the host waits for.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,6 @@ class Leaves:
         self._tree = tree
         gathered = [slot for slot in slots if not slot.shares_storage]
         self._buckets = [Bucket(group, axes, group[0].leaf_dtype) for group in in_buckets(gathered)]
-        self._stale = True
         for slot in slots:
             tree.put(slot.name, slot.leaf)
 
@@ -30,22 +34,15 @@ class Leaves:
         """The leaf of every parameter."""
         return {slot.name: slot.leaf for slot in self._slots}
 
-    def step_ended(self) -> None:
-        """Mark the leaves as outdated: a synchronised backward ended, and an optimizer step follows."""
-        self._stale = True
-
-    def refresh(self, keep: bool) -> bool:
+    def refresh(self, keep: bool = False) -> bool:
         """Bring the leaves up to date; return whether any leaf was replaced by another tensor.
 
-        With `keep`, leaves gathered in this step are reused unless a parameter was changed.
+        `keep`: no code of the user's ran since the last refresh, so gathered leaves are reused.
         """
         refuse_other_data(self._slots)
         replaced = self._rebuild()
-        for bucket in self._buckets:
-            changed = any(s.gathered_version != s.version for s in bucket.slots)
-            if changed or self._stale or not keep:
-                bucket.gather()
-        self._stale = False
+        if not keep:
+            self.gather()
         return replaced
 
     def writes_shown(self) -> Callable[[], None]:

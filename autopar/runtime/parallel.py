@@ -92,9 +92,8 @@ class Parallel(CheckpointableModule):
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         sums = beside(self.axes, device_mesh, program.plan)
         self._reducer = Reducer(
-            self._in_order(program.graph), sums, self._leaves.step_ended, program.plan.buckets,
-            self._recover,
-        )  # fmt: skip
+            self._in_order(program.graph), sums, program.plan.buckets, self._recover
+        )
         world = dist.distributed_c10d.GroupMember.WORLD
         self._groups = ({} if world is None else {"the world": world}) | {
             f"{what} over {axis.name}": axis.group
@@ -171,7 +170,6 @@ class Parallel(CheckpointableModule):
             yield
         except BaseException:
             self._forward_failed, self.seeds.state = True, drawn
-            self._leaves.step_ended()
             raise
 
     def _recover(self) -> None:
@@ -180,7 +178,6 @@ class Parallel(CheckpointableModule):
             state = hashlib.sha256(self.seeds.state.numpy().tobytes()).hexdigest()[:12]
             agree_on_failure(self._groups, f"random numbers {state}")
             self._reducer.abandon()
-            self._leaves.step_ended()
             self._forward_failed = False
 
     def _before_update(self) -> None:
@@ -224,9 +221,8 @@ class Parallel(CheckpointableModule):
                     nullcontext() if last else self.no_sync(),
                     self._programs.expected.explained(Batch.of((), batch)),
                 ):
-                    loss = self._loss_of(
-                        self._run(program, Batch.of((), {**piece, **denominators}))
-                    )
+                    inputs = Batch.of((), {**piece, **denominators})
+                    loss = self._loss_of(self._run(program, inputs, keeps_leaves=number > 0))
                     scaled(loss).backward()
                 losses.append(loss.detach())
         return torch.stack(losses).sum()
@@ -250,14 +246,14 @@ class Parallel(CheckpointableModule):
         results = counts.run(self._tree, inputs)
         return {key: results[name] for key, name in counts.graph.outputs}
 
-    def _run(self, program: Program, batch: Batch) -> Any:
+    def _run(self, program: Program, batch: Batch, keeps_leaves: bool = False) -> Any:
         inputs = [self._input(program, batch, key) for key in program.inputs]
         training = torch.is_grad_enabled()
         if training:
             refuse_other_gradients(batch.tensors, self._slots, self._trained)
             self._reducer.refuse_lost()
         with normal_tensors():
-            replaced = self._leaves.refresh(keep=training)
+            replaced = self._leaves.refresh(keeps_leaves)
         if replaced:
             self._reducer.rewatch()
         if training:

@@ -28,7 +28,6 @@ class Reducer:
         self,
         slots: Sequence[ShardedParameter],
         axes: Axes,
-        on_synchronised: Callable[[], None],
         shares: int,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
@@ -36,7 +35,7 @@ class Reducer:
 
         `on_failure` is called when a backward begins after one that did not finish.
         """
-        self._axes, self._on_synchronised, self._on_failure = axes, on_synchronised, on_failure
+        self._axes, self._on_failure = axes, on_failure
         self._every = tuple(slots)
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
@@ -211,7 +210,6 @@ class Reducer:
         for slot in self._alone:
             if slot.leaf.grad is not None:  # kept by `_arrived_alone` or under no_sync
                 self._settle_alone(slot)
-        self._on_synchronised()
 
     def _settle_alone(self, slot: ShardedParameter) -> None:
         """Set a gradient that needs no sum over ranks, at once: the leaf's copy is freed early."""

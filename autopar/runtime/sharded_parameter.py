@@ -57,7 +57,6 @@ class ShardedParameter:
     base: torch.Tensor | None = None
     shown: torch.Tensor | None = None
     shown_version: int = 0
-    gathered_version: tuple[int, int] | None = None
     memory: int = field(init=False)
     """Identity of the parameter's storage as torch reports it; assigning ``p.data`` changes it."""
     touched: Touched = field(default=Touched.NOT, init=False)
@@ -103,16 +102,23 @@ class ShardedParameter:
 
         It is the leaf itself for the last hop, if the gathered order is the leaf's memory order.
         """
-        if is_last and (view := self.pieces.view(self.leaf.detach())).is_contiguous():
+        if is_last and (view := self._uncounted()).is_contiguous():
             return view
         return part.new_empty((ranks, *part.shape))
 
     def fill(self, parts: torch.Tensor) -> None:
         """Set the leaf to the gathered parts, which may already be in its memory."""
-        view = self.pieces.view(self.leaf.detach())
+        view = self._uncounted()
         if parts.data_ptr() != view.data_ptr():
             view.copy_(parts.reshape(view.shape))
-        self.gathered_version = self.version
+
+    def _uncounted(self) -> torch.Tensor:
+        """Return the leaf's pieces with a version counter of their own.
+
+        A backward may still be to come that saved the leaf: gathering equal values must not fail it.
+        `Leaves.writes_shown` tells it about values that did change.
+        """
+        return self.pieces.view(self.leaf.data)
 
     @property
     def version(self) -> tuple[int, int]:

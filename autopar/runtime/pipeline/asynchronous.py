@@ -49,7 +49,7 @@ class Asynchronous(Pipelined):
         self._agree(batches[0])
         agreement.assert_same_on_all_ranks("the number of batches", str(len(batches)))
 
-        self._leaves.refresh(keep=True)
+        self._leaves.refresh()
         actions = built.plan.schedule.workers[built.worker]
         versions = Versions(self._slots, self._leaves, actions)
 
@@ -74,7 +74,6 @@ class Asynchronous(Pipelined):
         with self.whole_or_ended():
             stream.run(actions)
             versions.end()
-            self._leaves.step_ended()
             return self._everywhere(built, _by_batch(stream, built), (len(batches),))
 
     def _stream_of(self, batches: Sequence[Mapping[str, Any]]) -> Built:

@@ -186,7 +186,6 @@ class Pipelined(CheckpointableModule):
             self._gradients.finish()
             for copy in self._copies:
                 copy.add_up(built.trained)
-            self._leaves.step_ended()
             return self._everywhere(built, step.loss)
 
     def refuse_what_is_not_there(self, batch: Mapping[str, Any]) -> None:
@@ -233,7 +232,7 @@ class Pipelined(CheckpointableModule):
 
     def _step(self, built: Built, batch: Mapping[str, Any], scale: torch.Tensor | None) -> Step:
         with normal_tensors():
-            self._leaves.refresh(keep=torch.is_grad_enabled())
+            self._leaves.refresh()
         return Step(
             self._stages(built),
             self._links(built),
