@@ -27,6 +27,7 @@ from autopar.plans.record import Padding, PlanRequest, Search
 from autopar.request.constraints import Constraint
 from autopar.request.optimizers import is_fused
 from autopar.rules.batch import BatchDims
+from autopar.rules.discover import whole_gradients
 from autopar.sharding.assemble import assemble
 from autopar.sharding.build import build
 from autopar.sharding.narrow import applies, narrow
@@ -257,7 +258,8 @@ def device_memory(mesh: Mesh, hardware: Hardware) -> float:
 
 def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     """Return all candidates that the constraints allow."""
-    every = dict(rules.candidates(graph, mesh, local_inputs=settings.batch is not None))
+    found = rules.candidates(graph, mesh, local_inputs=settings.batch is not None)
+    every = whole_gradients(graph, found)
     if settings.batch is not None:
         _arrive(every, graph, settings.batch)
     storage = {

@@ -113,6 +113,42 @@ def made_here(bits: int) -> Between:
 two, three = made_here(2), made_here(3)
 
 
+class Normalised(Function):
+    """The identity, whose backward divides the gradient by its norm: it needs all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 1e-2 * gradient / gradient.norm()
+
+
+class Signs(Function):
+    """The identity, whose backward takes the signs of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 1e-3 * gradient.sign()
+
+
+class Clamped(Function):
+    """The identity, whose backward clamps the gradient: linear only below the limit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.clamp(-1e-4, 1e-4)
+
+
 class Layer(nn.Module):
     """Two products around something."""
 
@@ -149,7 +185,13 @@ BETWEEN: dict[str, Callable[[Layer, torch.Tensor], torch.Tensor]] = {
     "cov": lambda m, x: m.down(m.up(x) * torch.cov(m.up(x).flatten(0, 1).T).square().mean()),
     "corrcoef": lambda m, x: m.down(m.up(x) * torch.corrcoef(m.up(x).flatten(0, 1).T).mean()),
     "plain": lambda m, x: m.down(m.up(x).tanh()),
+    "normalised": lambda m, x: m.down(Normalised.apply(m.up(x))),
+    "signs": lambda m, x: m.down(Signs.apply(m.up(x))),
+    "clamped": lambda m, x: m.down(Clamped.apply(m.up(x))),
+    "weight's signs": lambda m, x: m.down(x @ Signs.apply(m.up.weight).T),
 }
+NOT_LINEAR = ("normalised", "signs", "clamped", "weight's signs")
+"""Those whose backward is not linear in the gradient that arrives."""
 
 
 class Three(nn.Module):

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import autopar
-from tests.daily import rotated
+from tests.daily import daily, rotated
 from tests.habits import opaque_jobs as jobs
-from tests.pool import Pool
+from tests.pool import Pool, WorkerError
 
-WITH_FUNCTIONS = [name for name in jobs.BETWEEN if name not in ("plain", "cov", "corrcoef")]
+OTHERS = ("plain", "cov", "corrcoef", *jobs.NOT_LINEAR)
+WITH_FUNCTIONS = [name for name in jobs.BETWEEN if name not in OTHERS]
 
 
 def steps(pool: Pool, between: str, size: int, **options: Any) -> str:
@@ -65,3 +66,22 @@ def test_what_can_be_split_is(pool: Pool) -> None:
     source = steps(pool, "centred", 2, preset="ddp")
     line = next(line for line in source.split("\n") if "opaque_jobs__BatchCentred" in line)
     assert "[8, 4, 16" in line or "/x]" in line, source
+
+
+@pytest.mark.parametrize(
+    ("between", "preset"),
+    rotated(["normalised", "signs", "clamped"], ["ddp", "fsdp", "megatron", None]),
+)
+def test_backwards_that_are_not_linear(pool: Pool, between: str, preset: str | None) -> None:
+    """No rank computes them on a part of the gradient."""
+    steps(pool, between, 2, fused=True, preset=preset)
+
+
+@pytest.mark.parametrize("preset", daily([None, "megatron", "ddp"], ["ddp"]))
+def test_such_a_function_of_a_weight(pool: Pool, preset: str | None) -> None:
+    """DDP computes with replicas, whose gradients are summed behind the function: refused."""
+    if preset == "ddp":
+        with pytest.raises(WorkerError, match=r"ConstraintError: .*Signs"):
+            steps(pool, "weight's signs", 2, fused=True, preset=preset)
+    else:
+        steps(pool, "weight's signs", 2, fused=True, preset=preset)

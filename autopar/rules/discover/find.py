@@ -60,7 +60,7 @@ def discovery(node: Node, operands: tuple[Tensor, ...]) -> Discovery:
 
 
 def _known(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Discovery:
-    signature = _signature(node, operands, tried)
+    signature = signature_of(node, operands, tried)
     if signature not in _KNOWN:
         _KNOWN[signature] = _looked_up(signature) or _found(signature, node, operands, tried)
     return _KNOWN[signature]
@@ -123,7 +123,7 @@ def benches(node: Node, operands: tuple[Tensor, ...], tried: Families) -> tuple[
     raise Declined(reason)
 
 
-def _signature(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Signature:
+def signature_of(node: Node, operands: tuple[Tensor, ...], tried: Families) -> Signature:
     """Return a key that is equal for calls with the same finding: they share the small shapes."""
     order = {name: f"<{place}>" for place, name in enumerate(dict.fromkeys(node.operands))}
     arguments = _written((node.args, tuple(value for _, value in node.kwargs)), order)
