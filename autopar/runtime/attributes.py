@@ -19,6 +19,7 @@ from torch import nn
 from autopar.errors import InputError
 from autopar.request.model_state import ABSENT, Change, ModelState
 from autopar.runtime.closed import BEFORE, Elsewhere
+from autopar.runtime.held_constants import HeldConstants
 from autopar.runtime.holders import INTERNAL
 
 SIMPLE = (
@@ -76,6 +77,7 @@ class Attributes:
     def __init__(self, root: nn.Module) -> None:
         self._modules = list(root.modules())
         self._places = list(_places(root))
+        self._constants = HeldConstants(root)
         self._forwards = [(path, m, vars(m)["forward"]) for path, m in root.named_modules()]
         self._tensors = [
             (f"{path}.{key}".lstrip("."), value, value._version)
@@ -89,6 +91,8 @@ class Attributes:
         for name, tensor, version in self._tensors:
             if tensor._version != version:
                 raise InputError(_refusal(name, "a tensor but not a buffer, was written to"))
+        if (place := self._constants.changed()) is not None:
+            raise InputError(_refusal(place, "a tensor or array, was replaced or written to"))
         for path, module, forward in self._forwards:
             if vars(module).get("forward") is not forward:
                 raise InputError(
