@@ -79,6 +79,8 @@ class Attributes:
         self._places = list(_places(root))
         self._constants = HeldConstants(root)
         self._forwards = [(path, m, vars(m)["forward"]) for path, m in root.named_modules()]
+        kinds = dict.fromkeys(type(module) for module in self._modules)
+        self._of_kinds = [(kind, kind.forward) for kind in kinds]
         self._tensors = [
             (f"{path}.{key}".lstrip("."), value, value._version)
             for path, module in root.named_modules()
@@ -98,6 +100,12 @@ class Attributes:
                 raise InputError(
                     f"{path or 'the model'}.forward was replaced after autopar.parallelize, and "
                     f"the step still computes the old one. {BEFORE}"
+                )
+        for kind, forward in self._of_kinds:
+            if kind.forward is not forward:
+                raise InputError(
+                    f"{kind.__qualname__}.forward was replaced after autopar.parallelize, and the "
+                    f"step still computes the old one. {BEFORE}"
                 )
         return ModelState(
             gradients,

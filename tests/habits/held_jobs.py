@@ -79,3 +79,16 @@ def refused(options: dict[str, Any]) -> None:
             change(parallel, 2 * _one())
             with pytest.raises(InputError, match=PLACES[name.split("_")[0]]):
                 parallel(**batch)
+
+
+def class_patched(options: dict[str, Any]) -> None:
+    """A step after the forward of a class was replaced raises, and names the class."""
+    batch = batches(1)[0]
+    parallel = autopar.parallelize(Holding().double(), 2, batch, loss=entropy, **options)
+    before = Holding.forward
+    try:
+        Holding.forward = lambda self, x: 3 * before(self, x)  # type: ignore[method-assign]
+        with pytest.raises(InputError, match=r"Holding\.forward was replaced"), torch.no_grad():
+            parallel(**batch)
+    finally:
+        Holding.forward = before  # type: ignore[method-assign]

@@ -15,3 +15,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {"ddp": {"preset": "ddp"}, "stages": {"pipe
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_changes_in_what_the_model_holds_are_refused(pool: Pool, layout: str) -> None:
     pool.run(2, held_jobs.refused, LAYOUTS[layout])
+
+
+def test_a_forward_replaced_on_its_class_is_refused(pool: Pool) -> None:
+    pool.run(2, held_jobs.class_patched, LAYOUTS["ddp"])
