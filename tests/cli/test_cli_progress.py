@@ -15,7 +15,7 @@ from rich.file_proxy import FileProxy
 from autopar.cli import heartbeat
 from autopar.cli.app import app
 from autopar.cli.output import watched, working
-from autopar.cli.traced import _loaded
+from autopar.cli.traced import loaded_to_train
 from autopar.errors import InputError
 from tests.cli.commands import ok, run
 
@@ -150,7 +150,7 @@ def test_a_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_process_of_many_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of `profile --run` share a terminal."""
     screen = terminal(monkeypatch)
-    assert _loaded(GOOD, None, None) and screen.getvalue() == ""
+    assert loaded_to_train(GOOD, None, None) and screen.getvalue() == ""
 
 
 @pytest.mark.thorough
