@@ -67,15 +67,17 @@ class Device:
     @property
     def paced(self) -> Device:
         """The device with its speeds reduced by the time spent waiting for slower ranks (`behind`)."""
-        slower = 1 + self.behind
+        return replace(self.slower(1 + self.behind), behind=0.0)
+
+    def slower(self, factor: float) -> Device:
+        """Return the device that takes `factor` times as long for everything that it computes."""
         return replace(
             self,
-            flops_per_s={dtype: peak / slower for dtype, peak in self.flops_per_s.items()},
-            bytes_per_s=self.bytes_per_s / slower,
-            cache_bytes_per_s=self.cache_bytes_per_s / slower,
-            launch_s=self.launch_s * slower,
-            issue_s=self.issue_s * slower,
-            behind=0.0,
+            flops_per_s={dtype: peak / factor for dtype, peak in self.flops_per_s.items()},
+            bytes_per_s=self.bytes_per_s / factor,
+            cache_bytes_per_s=self.cache_bytes_per_s / factor,
+            launch_s=self.launch_s * factor,
+            issue_s=self.issue_s * factor,
         )
 
 

@@ -19,6 +19,7 @@ from autopar.plans.changes import Difference, Outline, Outlined, difference, out
 from autopar.plans.pipeline_changes import pipeline_outline
 from autopar.plans.pipeline_data import PIPELINE_SCHEMA, PipelinePlanData
 from autopar.plans.pipeline_sound import check_layout, check_pipeline_sound
+from autopar.plans.plan import Plan
 from autopar.utils.io import first_fault, text_of
 from autopar.utils.shown import Shown
 
@@ -82,6 +83,14 @@ class PipelinePlan(PipelinePlanData, Shown):
         check(self.schedule, edges(stages))
         for each in self.stages:
             each.plan.check(stages.graphs[each.stage])
+
+
+def predicted_step_s(plan: Plan | PipelinePlan) -> float:
+    """Return the predicted seconds of a step."""
+    if isinstance(plan, Plan):
+        return plan.estimate.step_s
+    assert plan.prediction is not None
+    return plan.prediction.step_s
 
 
 def edges(stages: Stages) -> tuple[Edge, ...]:

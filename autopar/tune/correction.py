@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.plans.plan import Plan
-from cost_models.hardware import Device, Fit, Hardware, Link, Tier
+from cost_models.hardware import Fit, Hardware, Link, Tier
 
 Array = NDArray[np.float64]
 BOUNDS = (1 / 16, 16.0)
@@ -99,22 +99,12 @@ def corrected(hardware: Hardware, factors: Factors, trials: int) -> Hardware:
 
     return replace(
         hardware,
-        device=_slower_device(hardware.device, factors.compute),
+        device=hardware.device.slower(factors.compute),
         intra_host=_slower_link(hardware.intra_host, factors.intra_host),
         inter_host=_slower_link(hardware.inter_host, factors.inter_host),
         tiers=tuple(_slower_tier(tier, factor(tier)) for tier in hardware.tiers),
         source=f"{hardware.source}; corrected by {trials} measured steps of {today}",
         date=today,
-    )
-
-
-def _slower_device(device: Device, factor: float) -> Device:
-    return replace(
-        device,
-        flops_per_s={dtype: peak / factor for dtype, peak in device.flops_per_s.items()},
-        bytes_per_s=device.bytes_per_s / factor,
-        cache_bytes_per_s=device.cache_bytes_per_s / factor,
-        launch_s=device.launch_s * factor,
     )
 
 

@@ -17,7 +17,7 @@ from autopar.errors import InfeasibleError, InputError, PlanError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.pipeline.build.pipeline_spec import PipelineSpec
-from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan, predicted_step_s
 from autopar.plans.plan import Plan
 from autopar.request import presets
 from autopar.request.meta import without_weights
@@ -104,14 +104,6 @@ class AskPlanner:
             for axis in self.mesh.names if rank > 1 else ():
                 for types in (REPLICATED, *(f"S({dim})" for dim in range(rank))):
                     yield near.but(Used(pattern, axis, types))
-
-
-def predicted_step_s(plan: Plan | PipelinePlan) -> float:
-    """Return the predicted seconds of a step."""
-    if isinstance(plan, Plan):
-        return plan.estimate.step_s
-    assert plan.prediction is not None
-    return plan.prediction.step_s
 
 
 def _attempt(ask: Ask, plan: Plan | PipelinePlan, hardware: Hardware, factors: Factors) -> Attempt:

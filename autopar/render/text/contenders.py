@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from autopar.ir.units import nbytes, seconds
-from autopar.plans.pipeline_plan import PipelinePlan
+from autopar.plans.pipeline_plan import PipelinePlan, predicted_step_s
 from autopar.plans.plan import Plan
 from autopar.render.text.proof import gap
 from autopar.render.text.table import line, table
@@ -29,7 +29,7 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
     columns = ("step", "more", "compute", *(f"on {axis}" for axis in axes), "memory", "gap")
     made = table("plans compared, on one rank", "plan", *columns, right=columns)
     fits = [(name, plan, why) for name, plan, why in found if _fits(plan, limit)]
-    fastest = min((step_of(plan) for _, plan, _ in fits if plan is not None), default=0.0)
+    fastest = min((predicted_step_s(plan) for _, plan, _ in fits if plan is not None), default=0.0)
     for name, plan, why in found:
         if plan is None:
             line(made, name, 1, "none fits" if "fit" in why else "none")
@@ -49,21 +49,13 @@ def contenders(found: Sequence[Named], limit: float | None = None) -> Renderable
     return Group(made, "", *limited, *timed, Text(_sentence(fits)), *remarks)
 
 
-def step_of(plan: Plan | PipelinePlan) -> float:
-    """Return the predicted seconds of a step."""
-    if isinstance(plan, Plan):
-        return plan.estimate.step_s
-    assert plan.prediction is not None
-    return plan.prediction.step_s
-
-
 def memory_of(plan: Plan | PipelinePlan) -> float:
     """Return the predicted peak bytes of the fullest rank."""
     return plan.outline.figures.get(("memory", "peak"), 0.0)
 
 
 def _cells(plan: Plan | PipelinePlan, axes: Sequence[str], fastest: float) -> list[str]:
-    step = step_of(plan)
+    step = predicted_step_s(plan)
     more = (
         ""
         if fastest == math.inf
@@ -97,7 +89,7 @@ def _sent(plan: Plan | PipelinePlan | None) -> dict[str, float]:
 
 def _sentence(found: Sequence[Named]) -> str:
     """Return a sentence that compares the first plan with the best of the others."""
-    steps = [(name, step_of(plan)) for name, plan, _ in found if plan is not None]
+    steps = [(name, predicted_step_s(plan)) for name, plan, _ in found if plan is not None]
     if len(steps) < 2:
         return "No other plan fits."
     (first, mine), *others = steps
