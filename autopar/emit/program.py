@@ -41,7 +41,7 @@ def program(
 class _Program:
     def __init__(self, plan: Plan, graph: Graph, localize: Localize, lives: Lifetimes) -> None:
         self.plan, self.graph, self.localize = plan, graph, localize
-        self._freed = lives.freed_behind()
+        self._freed, self._reduced = lives.freed_behind(), lives.keeps.again.reduced
         self.statements: list[Statement] = []
         self._bound: dict[Value, Value | Weight] = {}
         self._steps: defaultdict[str, list[Conversion]] = defaultdict(list)
@@ -173,6 +173,8 @@ class _Program:
         verb, _ = conversion.step.collectives(tensor.differentiable) or ("", "")
         more = ", regather=True" if conversion.regather else ""
         more += self._reduction(conversion)
+        if (conversion.tensor, conversion.source) in self._reduced:
+            more += ", keep=True"
         if conversion.backward:
             more += f", backward={literal(conversion.backward)}"
         text = f", {axis_text(mesh, axis)}, {before}, {after}{more})"

@@ -9,7 +9,7 @@ for small tensors.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -276,24 +276,42 @@ class Lifetimes:
     @cached_property
     def gathering(self) -> Counter[int]:
         """By position, the largest message in which its operands are gathered, in bytes."""
+        return self._messages(self.collectives)
+
+    @cached_property
+    def gathering_again(self) -> Counter[int]:
+        """The same of a recomputed block's second run, which finds its reductions in the cache."""
+        reduced = self.keeps.again.reduced
+        again = [
+            collective
+            for collective in self.collectives
+            if not any((c.tensor, c.source) in reduced for c in collective.conversions)
+        ]
+        return self._messages(again)
+
+    def _messages(self, sent: Iterable[Carried]) -> Counter[int]:
         found = Counter[int]()
-        for collective in self.collectives:
+        for collective in sent:
             form = made_by(collective.conversions[0])
             if form in self._first:
                 place = self._first[form]
                 found[place] = max(found[place], collective.forward_nbytes)
         return found
 
-    def forward_nbytes(self, place: int) -> int:
-        """Return the temporary bytes, besides storages, of an operator and its operands' gathers."""
+    def forward_nbytes(self, place: int, again: bool = False) -> int:
+        """Return the temporary bytes, besides storages, of an operator and its operands' gathers.
+
+        `again`: in the second run of its block.
+        """
         within = self.within(place).forward_nbytes
-        if not self.gathering[place]:
+        message = (self.gathering_again if again else self.gathering)[place]
+        if not message:
             return within
         node = self.graph.nodes[place]
         made = {tensor.name for tensor in node.outputs}
         own = sum(self.nbytes(form) for form in self.begun.get(place, ()) if form[0] in made)
         own += self.keeps.extra_nbytes(node)
-        return max(within, self.gathering[place] - own)
+        return max(within, message - own)
 
     @property
     def _made(self) -> Mapping[Form, int]:

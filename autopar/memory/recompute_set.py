@@ -10,7 +10,7 @@ from functools import cached_property
 from autopar.ir.blocks import Block, Recompute, block_of, blocks, is_expensive, is_hub
 from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
-from autopar.ir.placement import Sharding
+from autopar.ir.placement import P, Sharding
 from autopar.plans.decisions import Conversion, OpSharding
 from autopar.plans.grouping import groups
 
@@ -32,6 +32,8 @@ class RecomputeSet:
     """By block, the forms that it reads from outside."""
     results: Mapping[str, frozenset[Form]] = field(default_factory=dict)
     """By selective block, the results that it keeps until it runs again."""
+    reduced: frozenset[Form] = frozenset()
+    """Partial sums in selective blocks whose reductions are kept: no second run computes them."""
 
     @cached_property
     def node_names(self) -> frozenset[str]:
@@ -72,24 +74,34 @@ def again(
     found = {block.path: block.run_again(saved) for block in chosen}
     nodes = {path: group for path, group in found.items() if group}
     chosen = [block for block in chosen if block.path in nodes]
-    walk = _Walk(graph, shardings, conversions)
+    walk = _Walk(graph, shardings, conversions, saved)
     run = {node.name for group in nodes.values() for node in group}
     selective = [b.path for b in chosen if recompute[b.path] == "selective"]
     kept = {n.name for path in selective for n in nodes[path] if is_expensive(n)}
-    places = {place for place, reader in walk.reader.items() if reader in run}
+    results, reduced = {}, set[Form]()
+    for block in chosen:
+        if block.path in selective:
+            made = _cached(nodes[block.path], shardings, saved)
+            results[block.path] = frozenset(walk.kept_of(made, block, reduced))
+    repeated = {
+        place
+        for place, c in enumerate(conversions)
+        if walk.reader.get(place) in run and (c.tensor, c.source) not in reduced
+    }
     return RecomputeSet(
         nodes,
         frozenset(run - kept),
-        frozenset(_together(places, graph, conversions, mesh, precision)),
+        frozenset(_together(repeated, graph, conversions, mesh, precision)),
         {block.path: frozenset(walk.inputs(block, run)) for block in chosen},
-        {path: frozenset(_cached(nodes[path], shardings, saved)) for path in selective},
+        results,
+        frozenset(reduced),
     )
 
 
 def _cached(
     nodes: Iterable[Node], shardings: Mapping[str, OpSharding], saved: Mapping[str, Saved]
 ) -> Iterator[Form]:
-    """Yield the results that selective recomputation keeps."""
+    """Yield the expensive results of a selective block, as they are computed."""
     for node in nodes:
         for place in saved.get(node.name, SAVES_NOTHING).cached:
             yield node.outputs[place].name, shardings[node.name].outputs[place]
@@ -103,6 +115,7 @@ class _Walk:
         graph: Graph,
         shardings: Mapping[str, OpSharding],
         conversions: tuple[Conversion, ...],
+        saved: Mapping[str, Saved],
     ) -> None:
         self._graph, self._shardings = graph, shardings
         self._to: dict[Form, tuple[int, Conversion]] = {
@@ -113,6 +126,10 @@ class _Walk:
             self._of[c.tensor].append(c)
         self._home: dict[Form, tuple[str, int] | None] = {}
         self.reader: dict[int, str] = {}
+        self._conversions, self._saved = conversions, saved
+        self._from: defaultdict[Form, list[int]] = defaultdict(list)
+        for place, c in enumerate(conversions):
+            self._from[c.tensor, c.source].append(place)
         self._reads: defaultdict[str, list[Form]] = defaultdict(list)
         for node in graph.nodes:
             self._visit(node)
@@ -127,6 +144,51 @@ class _Walk:
             for form in self._reads[node.name]
             if self._home[form] != inside and not self._rests(form)
         }
+
+    def kept_of(self, made: Iterable[Form], block: Block, reduced: set[Form]) -> Iterator[Form]:
+        """Yield what a selective block keeps of its results; add partial sums that it does not keep.
+
+        Of a partial sum that the block only reduces, the reduction is kept: it is never larger, and
+        the second run need not communicate.
+        """
+        inside = {node.name for node in block.nodes}
+        for form in made:
+            passed: set[Form] = set()
+            sums = self._reductions(form, inside, passed)
+            if not sums:
+                yield form
+                continue
+            reduced |= passed
+            yield from self.kept_of(sums, block, reduced)
+
+    def _reductions(self, form: Form, inside: set[str], passed: set[Form]) -> list[Form]:
+        """Return the reductions of a partial sum, or of views of it; none if anything else reads it.
+
+        `passed`: the partial sum and these views.
+        """
+        passed.add(form)
+        found = []
+        for node in self._graph.consumers[form[0]]:
+            sharding = self._shardings[node.name]
+            read = [*zip(node.operands, sharding.inputs, strict=True)]
+            if node.name not in inside or form not in read:
+                continue
+            shares = self._saved.get(node.name, SAVES_NOTHING).shares
+            if len(node.outputs) != 1 or not shares or shares[0] != read.index(form):
+                return []
+            seen = (node.outputs[0].name, sharding.outputs[0])
+            sums = self._reductions(seen, inside, passed)
+            if not sums:
+                return []
+            found += sums
+        for place in self._from[form]:
+            conversion = self._conversions[place]
+            if self.reader.get(place) not in inside:
+                continue
+            if conversion.source[conversion.axis] is not P:
+                return []
+            found.append((conversion.tensor, conversion.target))
+        return found
 
     def _rests(self, form: Form) -> bool:
         """Return whether it is a parameter as it enters the step, not gathered by another block."""

@@ -55,6 +55,7 @@ class _Second:
     def run(self) -> Rerun:
         """Compute the rerun from the lifetimes of its storages."""
         every = [life for place in self._places for life in self._lives_at(place)]
+        every += self._never_read()
         kept = Counter[int]()
         for life in every:
             if life.goes is not None:
@@ -72,7 +73,7 @@ class _Second:
                 changes[life.last + 1] -= life.nbytes
         span = range(self._first, self._last + 1)
         for place, level in zip(span, accumulate(changes[at] for at in span), strict=True):
-            yield level + self.lives.forward_nbytes(place)
+            yield level + self.lives.forward_nbytes(place, again=True)
 
     def _lives_at(self, place: int) -> Iterator[_Life]:
         """Yield the lifetimes of an operator's outputs and of its internal saved tensors."""
@@ -81,7 +82,8 @@ class _Second:
         yield _Life(place, self._last, self.lives.keeps.extra_nbytes(node), place)
         for storage in self.lives.begun.get(place, ()):
             maker = self.lives.graph.producer[storage[0]]
-            if not is_hub(maker, self.lives.graph) and storage not in self._shared:
+            is_made = storage not in self._shared and storage not in self._reduced
+            if is_made and not is_hub(maker, self.lives.graph):
                 yield from self._life_of(storage, place, maker)
 
     def _life_of(self, storage: Form, place: int, maker: Node) -> Iterator[_Life]:
@@ -94,6 +96,13 @@ class _Second:
         first, goes = self._first if is_cached else place, self._saver.get(storage)
         last = self._last if goes is not None else min(self.lives.until(storage), self._last)
         yield _Life(first, last, nbytes, goes)
+
+    def _never_read(self) -> Iterator[_Life]:
+        """Yield cached reductions behind the last operator that runs again: they go with the block."""
+        again = {storage for place in self._places for storage in self.lives.begun.get(place, ())}
+        for storage in self._cached - again:
+            goes = self.lives.saving[self.path][0]
+            yield _Life(self._first, self._last, self.lives.nbytes(storage), goes)
 
     @cached_property
     def _saver(self) -> Mapping[Form, int]:
@@ -109,6 +118,12 @@ class _Second:
         """Cached results that are referenced elsewhere too: the block allocates nothing for them."""
         forms = self.lives.keeps.again.results.get(self.path, frozenset())
         return frozenset(self.lives.keeps.storage[form] for form in forms) - self._cached
+
+    @cached_property
+    def _reduced(self) -> frozenset[Form]:
+        """Partial sums that the second run does not compute: their reductions are cached."""
+        keeps = self.lives.keeps
+        return frozenset(keeps.storage[form] for form in keeps.again.reduced)
 
     @property
     def _cached(self) -> frozenset[Form]:

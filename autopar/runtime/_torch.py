@@ -56,6 +56,12 @@ def is_reached(tensor: torch.Tensor) -> bool:
         return True
 
 
+def detached_below_autograd(tensor: torch.Tensor) -> torch.Tensor:
+    """Within a dispatch mode: return the tensor detached, with its counter of versions."""
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        return tensor.detach()
+
+
 def has_gradient_hooks(parameter: torch.Tensor) -> bool:
     """Whether the parameter has gradient hooks."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)

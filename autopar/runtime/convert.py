@@ -24,6 +24,7 @@ from autopar.runtime.kernels import Started
 from autopar.runtime.late import Lane
 from autopar.runtime.named import label, named
 from autopar.runtime.regather import remember
+from autopar.runtime.selective import kept_reduction
 
 Row = tuple[torch.Tensor, Type, Literal["keep", "regather"]]
 """A weight, its type, and whether the result is kept for the backward or gathered again there."""
@@ -36,13 +37,15 @@ def convert(
     target: Type,
     regather: bool = False,
     reduce: torch.dtype | None = None,
+    keep: bool = False,
     forward: str = "",
     backward: str = "",
 ) -> torch.Tensor:
     """Convert `x` from one placement type to another on a mesh axis; differentiable.
 
     With `regather`, the result of a gather is not kept for the backward, which gathers it again.  With
-    `reduce`, gradients are summed in that dtype.  `forward` and `backward` are added collectives that
+    `reduce`, gradients are summed in that dtype.  With `keep`, selective recomputation keeps this
+    reduction in place of the partial sum `x`.  `forward` and `backward` are added collectives that
     convert instead of autopar's own.
     """
     if axis.size == 1:
@@ -52,7 +55,8 @@ def convert(
         late = late_sum(x, axis.group)
         if late is not None:
             return late
-    made = _converted(x, axis, source, target, reduce, forward, backward)
+    keep = keep and not torch.compiler.is_compiling()
+    made = _converted(x, axis, source, target, reduce, forward, backward, keep)
     if regather and not torch.compiler.is_compiling():
         remember([made], [x], partial(_again, axis, [source]))
     return made
@@ -112,10 +116,19 @@ def _converted(
     reduce: torch.dtype | None,
     forward: str,
     backward: str,
+    keep: bool = False,
 ) -> torch.Tensor:
     if x.requires_grad and torch.is_grad_enabled():
-        return _Convert.apply(x, axis, source, target, reduce, forward, backward)  # type: ignore[no-any-return]
-    return step(x, axis, source, target, forward)
+        return _Convert.apply(x, axis, source, target, reduce, forward, backward, keep)  # type: ignore[no-any-return]
+    return _stepped(x, axis, source, target, forward, keep)
+
+
+def _stepped(
+    x: torch.Tensor, axis: Axis, source: Type, target: Type, forward: str, keep: bool
+) -> torch.Tensor:
+    if not keep:
+        return step(x, axis, source, target, forward)
+    return kept_reduction(x, lambda: step(x, axis, source, target, forward))
 
 
 class _Convert(torch.autograd.Function):
@@ -131,10 +144,11 @@ class _Convert(torch.autograd.Function):
         reduce: torch.dtype | None,
         forward: str,
         backward: str,
+        keep: bool,
     ) -> torch.Tensor:
         ctx.axis, ctx.source, ctx.target, ctx.reduce = axis, source, target, reduce
         ctx.forward_by, ctx.backward_by = forward, backward
-        made = step(x, axis, source, target, forward)
+        made = _stepped(x, axis, source, target, forward, keep)
         return x.view_as(x) if made is x else made
 
     @staticmethod
@@ -142,7 +156,7 @@ class _Convert(torch.autograd.Function):
         wide = gradient if ctx.reduce is None else gradient.to(ctx.reduce)
         ends = dual(ctx.target), dual(ctx.source)
         made = _converted(wide, ctx.axis, *ends, ctx.reduce, ctx.backward_by, ctx.forward_by)
-        return made.to(gradient.dtype), None, None, None, None, None, None
+        return made.to(gradient.dtype), *(None,) * 7
 
 
 class _Together(torch.autograd.Function):

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import (
 from autopar.ops.operators import dear_kernels
 from autopar.runtime import deferred
 from autopar.runtime.ahead import Ahead
+from autopar.runtime.selective import selective
 
 Forward = Callable[..., Any]
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -45,7 +46,7 @@ def run(forward: Forward, mode: str, args: tuple[Any, ...], ahead: Ahead | None 
             return forward(*args)
 
     def contexts() -> Contexts:
-        first, again = _selective() if mode == "selective" else _nothing()
+        first, again = selective() if mode == "selective" else _nothing()
         return first, again if ahead is None else _Again(ahead, again)
 
     return checkpoint(once, *args, use_reentrant=False, context_fn=contexts)

@@ -28,6 +28,7 @@ from autopar.ir.result_layout import leaving
 from autopar.memory.shards import local_nbytes
 from autopar.plans.grouping import companions
 from autopar.sharding.draining import Draining
+from autopar.sharding.reductions import KeptReductions
 from autopar.sharding.space import Candidates, Priced
 from autopar.sharding.states import StateCosts
 from autopar.sharding.timed import TimedCosts
@@ -87,6 +88,7 @@ class _Builder:
         self._together = companions(graph)
         self._uses = Uses(candidates, prices, self._together, once)
         self._timed = TimedCosts(graph, candidates, prices, saved, once)
+        self._reductions = KeptReductions(graph, candidates, prices, saved, self._timed, once)
         self._draining = Draining(self._timed.intervals, prices, once)
         self._kept: set[str] = set()
         self._block_of: dict[str, int] = {}
@@ -99,6 +101,7 @@ class _Builder:
         self.variables.append(Variable(block.path, zeros, zeros))
         self._block_of |= {node.name: index for node in block.run_again(self.saved)}
         self._timed.add_block(block)
+        self._reductions.add_block(block)
 
     def add_node(self, node: Node) -> None:
         """Add a variable for the node's sharding, or for the parameter's storage."""
@@ -117,8 +120,9 @@ class _Builder:
             return
         self.variables.append(Variable(node.name, seconds, nothing, uncovered, timed=timed_alone))
         scope = (self._index[node.name], self._block_of[node.name])
-        again, kept, covers = self._costs.of_recomputation(node, kept)
-        timed_again = self._timed.of_recomputation(node, self._costs.cached(node))
+        reduced = self._reductions.places(node)
+        again, kept, covers = self._costs.of_recomputation(node, kept, reduced)
+        timed_again = self._timed.of_recomputation(node, self._costs.cached(node, reduced))
         self.factors.append(Factor(scope, again, None, covers, kept, timed_again))
 
     def _newly_kept(self, node: Node) -> tuple[int, ...]:
@@ -159,6 +163,10 @@ class _Builder:
         is_fixed = len(set(made)) == 1 and not tensor.differentiable
         if len(readers) > 1 and not is_fixed and self._undecided(made, wanted):
             source, made = self._materialise(tensor, closure, source, made, wanted, readers)
+        elif readers and self._reductions.keeps(tensor):
+            (node, _), read = readers.pop(0), wanted.pop(0)
+            scope = (source, self._index[node.name], self._block_of[producer.name])
+            self.factors.append(self._reductions.factor(scope, tensor, [node], closure, made, read))
         for (node, _), read in zip(readers, wanted, strict=True):
             self._convert(source, node, tensor, closure, made, read)
         self._hold(tensor, producer)
@@ -226,9 +234,12 @@ class _Builder:
         """Add a variable for the sharding that all readers share; return its index and its shardings."""
         forms = self._shared_forms(made, wanted)
         shared, block = self._add_form(tensor, forms), self._common_block(readers)
-        timed = self._timed.of_conversion(
-            tensor, [node for node, _ in readers], closure, made, forms
-        )
+        nodes = [node for node, _ in readers]
+        if self._reductions.keeps(tensor):
+            scope = (source, shared, self._block_of[self.graph.producer[tensor.name].name])
+            self.factors.append(self._reductions.factor(scope, tensor, nodes, closure, made, forms))
+            return shared, forms
+        timed = self._timed.of_conversion(tensor, nodes, closure, made, forms)
         self._add_table((source, shared), block, tensor, closure, made, forms, timed)
         return shared, forms
 

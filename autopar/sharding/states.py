@@ -23,6 +23,7 @@ from autopar.ir.graph import SAVES_NOTHING, Graph, Node, Saved
 from autopar.memory.shards import extra_nbytes, local_nbytes, split
 from autopar.plans.decisions import OpSharding
 from autopar.rules import rule_of
+from autopar.sharding.reductions import is_partial
 from autopar.sharding.space import Candidates
 from autopar.solver.problem import Array
 
@@ -108,10 +109,11 @@ class StateCosts:
             ),
         )
 
-    def of_recomputation(self, node: Node, nbytes: Array) -> Costs:
+    def of_recomputation(self, node: Node, nbytes: Array, reduced: tuple[int, ...] = ()) -> Costs:
         """Return, for each candidate and mode, the seconds of another forward, and the bytes kept.
 
-        `nbytes` are the bytes that the candidates keep without recomputation.
+        `nbytes` are the bytes that the candidates keep without recomputation, and `reduced` the outputs
+        whose partial sums are not kept, because their reductions are.
         """
         options = self.candidates.operators[node.name]
         modes = self.candidates.recompute
@@ -119,7 +121,7 @@ class StateCosts:
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             forward = np.array([each.forward_s for each in spent])
-            results = self.cached(node)
+            results = self.cached(node, reduced)
             seconds, kept = np.zeros((2, len(options), len(modes)))
             for place, mode in enumerate(modes):
                 if mode == "none":
@@ -133,29 +135,35 @@ class StateCosts:
 
         cached = self._saved(node).cached, self._saved(node).cached_nbytes
         rule = rule_of(node, self.graph)
-        also = (modes, cached, self._covering(node))
+        also = (modes, cached, self._covering(node), reduced)
         return self._once(priced, "recompute", options, rule, nbytes, also=also)
 
     def _covering(self, node: Node) -> float:
         """Return the share of an operator's backward that can hide gradient reductions."""
         return self.prices.covering_share * self._beside[node.name]
 
-    def cached(self, node: Node) -> Array:
+    def cached(self, node: Node, reduced: tuple[int, ...] = ()) -> Array:
         """Return the bytes that selective recomputation keeps of an operator, by candidate."""
         options, saved = self.candidates.operators[node.name], self._saved(node)
 
         def priced() -> Array:
-            return np.array([self._cached_nbytes(node, o) for o in options], dtype=float)
+            return np.array([self._cached_nbytes(node, o, reduced) for o in options], dtype=float)
 
-        also = (saved.cached, saved.cached_nbytes)
+        also = (saved.cached, saved.cached_nbytes, reduced)
         return self._once(priced, "cached", options, rule_of(node, self.graph), also=also)
 
-    def _cached_nbytes(self, node: Node, option: OpSharding) -> int:
+    def _cached_nbytes(self, node: Node, option: OpSharding, reduced: tuple[int, ...]) -> int:
         """Return the bytes that selective recomputation keeps of an operator."""
         saved, mesh = self._saved(node), self.prices.mesh
-        results = ((node.outputs[place], option.outputs[place]) for place in saved.cached)
         inside = saved.cached_nbytes // split(option, mesh)
-        return inside + sum(local_nbytes(tensor, form, mesh) for tensor, form in results)
+        kept = (
+            place
+            for place in saved.cached
+            if place not in reduced or not is_partial(option.outputs[place])
+        )
+        return inside + sum(
+            local_nbytes(node.outputs[place], option.outputs[place], mesh) for place in kept
+        )
 
     def _saved(self, node: Node) -> Saved:
         return self.saved.get(node.name, SAVES_NOTHING)

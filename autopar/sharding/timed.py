@@ -153,11 +153,7 @@ class TimedCosts:
         first, last, saver = min(places), max(places), at.saver(tensor.name)
         new, between, old = self._converted(tensor, closure, made, forms)
         is_kept = saver is not None and saver in places
-        end = at.line_end(last) + 1
-        if any(at.is_view(reader) for reader in readers):
-            end = at.read(tensor.name) + 1
-        if saver is not None and first <= saver < end:
-            end = saver
+        end = self._conversion_end(tensor, readers)
         # Variables of results are not deleted.
         is_result = tensor.name in self._graph.results
         until = at.read(tensor.name) if is_result else at.line_end(first)
@@ -171,6 +167,21 @@ class TimedCosts:
         if tensor.name in self._graph.reached:
             found.append(TimedBytes(at.handing(last), at.handing(first) + 1, new))
         return tuple(_nonzero(found))
+
+    def _conversion_end(self, tensor: Tensor, readers: Sequence[Node]) -> int:
+        """Return the position from which on a converted tensor exists only if it is kept."""
+        at = self.intervals
+        places = [at.place[reader.name] for reader in readers]
+        saver, end = at.saver(tensor.name), at.line_end(max(places)) + 1
+        if any(at.is_view(reader) for reader in readers):
+            end = at.read(tensor.name) + 1
+        return saver if saver is not None and min(places) <= saver < end else end
+
+    def until_run_again(self, tensor: Tensor, readers: Sequence[Node]) -> tuple[int, int]:
+        """Return when a conversion's result exists only because the second run of its block needs it."""
+        at, maker = self.intervals, self._graph.producer[tensor.name]
+        since = at.forward(self._conversion_end(tensor, readers))
+        return since, at.backward(self._again[maker.name].last)
 
     def _converted(
         self, tensor: Tensor, closure: Closure, made: Forms, forms: Forms
