@@ -143,6 +143,7 @@ PRESETS: list[tuple[str, str, Recompute]] = [
     ("architectures.unet", "fsdp", "none"),
     *itertools.product(["heavy.mixer", "heavy.encoder"], ["zero2", "fsdp"], ["full"]),
     *itertools.product(["heavy.shared", "heavy.tables"], ["zero2", "fsdp"], ["selective", "full"]),
+    *itertools.product(["llama", "gpt2"], ["megatron", "megatron_sp"], ["selective"]),
 ]
 QUICK: list[tuple[str, str, Recompute]] = [
     ("heavy.chain", "zero2", "none"),
@@ -151,6 +152,7 @@ QUICK: list[tuple[str, str, Recompute]] = [
     ("heavy.mixer", "megatron", "none"),
     ("bert", "megatron_sp", "none"),
     ("heavy.shared", "fsdp", "selective"),
+    ("llama", "megatron_sp", "selective"),
     ("composite.lined", "fsdp", "none"),
     ("architectures.mixtral", "zero2", "none"),
 ]
@@ -160,6 +162,7 @@ SLOW: list[tuple[str, str, Recompute]] = [
     ("composite.cells", "ddp", "none"),
     ("composite.attended", "megatron_sp", "none"),
     ("architectures.lstm", "megatron_sp", "none"),
+    ("gpt2", "megatron", "selective"),
 ]
 """Always in the slow run, where a third of the others is."""
 
