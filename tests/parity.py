@@ -301,6 +301,10 @@ class NoOther:
         """Nothing changes there."""
         return ()
 
+    def follow(self, *_: Any) -> tuple[()]:
+        """No attribute is read again."""
+        return ()
+
     def captured_digest(self, *_: Any) -> str:
         raise AssertionError("ranks read the same")
 

@@ -7,7 +7,7 @@ the programs made so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from autopar.capture import ExampleInputs, Traced, finished, traced
+from autopar.capture.held_values import HeldValues
 from autopar.capture.outside import OutsideValues
 from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
@@ -117,8 +118,17 @@ class Compiler:
         self._programs = Kept()
         self._outside = OutsideValues(model, options.loss)
 
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> Container[str]:
+        """Compare, from now on, the values that modules of the parallel model hold; see `HeldValues`.
+
+        Return the names of attributes that code may read.
+        """
+        held = HeldValues(tree, model, self._model, compared)
+        self._outside.follow(held)
+        return held
+
     def outside(self) -> Outside:
-        """Return values outside the model that forward or the loss may read and that have changed."""
+        """Return values that forward or the loss may read besides weights, and that have changed."""
         return self._outside.differences()
 
     def captured_digest(
@@ -171,7 +181,7 @@ class Compiler:
         if state is None:
             return _traced(self._model, inputs, self.options, training, False, None)
         needs_loss = training and state.training
-        with state.put_on(self._model):
+        with self._outside.put_on(), state.put_on(self._model):
             return _traced(self._model, inputs, self.options, training, True, needs_loss)
 
     def graph_of(

@@ -1,0 +1,192 @@
+"""Attributes of a parallel model's modules which hold values that a captured graph may contain.
+
+Those are tensors, arrays, containers and objects.  The user changes them on the parallel model; captures
+read a copy of the model on the meta device, which gets copies of the present values first.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from autopar.capture.python_state import OPAQUE, PLAIN, is_library
+from autopar.capture.read_names import Names, names_from_forward
+from autopar.errors import InputError
+from autopar.request.derived import derived
+from autopar.request.model_state import ABSENT
+
+INTERNAL = frozenset(vars(nn.Module()))
+"""Attributes that `nn.Module` sets on every module."""
+PARTS = ("_parameters", "_buffers", "_modules")
+Weak = weakref.ref[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Module:
+    """Attributes of one module of the parallel model, and of its copy on the meta device."""
+
+    path: str
+    held: dict[str, Any]
+    copied: dict[str, Any]
+    first: dict[str, Any]
+    """The attributes that it had in the beginning."""
+    registered: frozenset[str]
+    """Names of parameters, buffers and modules, and of tensors that hooks compute from them."""
+
+    def named(self, names: Container[str]) -> Iterator[str]:
+        """Yield the attributes with these names."""
+        for key in list(self.held):
+            if key in names and key not in INTERNAL and key not in self.registered:
+                yield key
+
+    def holds(self, key: str) -> bool:
+        """Whether an attribute is or was more than a number or a function."""
+        return _is_holder(self.held.get(key)) or _is_holder(self.first.get(key))
+
+    def place(self, key: str) -> str:
+        """Return the name of an attribute for users."""
+        return f"{self.path}.{key}".lstrip(".")
+
+
+class HeldValues:
+    """The attributes of all modules of a tree that code reads by name.
+
+    - `tree`: the parallel model's modules; `model`: the user's model that it was made of; `bare`: the
+      copy on the meta device.
+    - `compared`: ids of containers whose plain items are compared elsewhere.
+    """
+
+    def __init__(
+        self, tree: nn.Module, model: nn.Module, bare: nn.Module, compared: Container[int]
+    ) -> None:
+        self.compared = compared
+        trees = zip(tree.named_modules(), model.modules(), bare.modules(), strict=True)
+        self._modules = []
+        self._twins: list[tuple[Weak, Any]] = []
+        self.known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        """Modules and registered tensors, of which nothing is read, by id."""
+        for (path, mine), users, copied in trees:
+            parts = (vars(users)[part] for part in PARTS)
+            names = frozenset(derived(users)).union(*parts)
+            self._modules.append(_Module(path, vars(mine), vars(copied), dict(vars(mine)), names))
+            for value, twin in _pairs(mine, users, copied):
+                self._twins.append((weakref.ref(value), twin))
+            for value in (
+                mine,
+                copied,
+                *vars(mine)["_parameters"].values(),
+                *mine._buffers.values(),
+            ):
+                if value is not None:
+                    self.known[id(value)] = value
+        self._of_libraries = Names()
+        for kind in dict.fromkeys(map(type, model.modules())):
+            if is_library(kind.__module__) and not kind.__module__.startswith("torch."):
+                self._of_libraries |= names_from_forward(kind)
+        self._names = Names()
+        self._visited: list[tuple[_Module, str]] = []
+        self._others: list[tuple[_Module, str]] = []
+        """Numbers, functions, and objects that are visited under another name."""
+
+    def watch(self, names: Names) -> None:
+        """Set the names that code outside of libraries reads."""
+        self._names = names
+        self._visited, self._others = [], []
+        seen: set[int] = set()
+        for module in self._modules:
+            for key in module.named(self):
+                value = module.held[key]
+                is_new = _is_holder(value) and id(value) not in seen
+                seen.add(id(value))
+                (self._visited if is_new else self._others).append((module, key))
+
+    def __contains__(self, key: object) -> bool:
+        """Whether code may read an attribute of a module."""
+        return self._names.reads_all or key in self._names or key in self._of_libraries
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Yield every place that a graph may depend on, with its value."""
+        for module, key in self._visited:
+            yield module.place(key), module.held.get(key)
+        for module, key in self._others:
+            now = module.held.get(key)
+            if now is not module.first[key] and module.holds(key):
+                yield module.place(key), now
+        for module in self._modules:
+            if len(module.held) > len(module.first):
+                for key in module.named(self):
+                    if key not in module.first and module.holds(key):
+                        yield module.place(key), module.held[key]
+
+    @contextmanager
+    def put_on(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Within the context, the bare model has copies of the present values.
+
+        `tensors`: those in the values.  Raise `InputError` for a value that cannot be copied.
+        """
+        memo = self._memo(tensors)
+        undo = []
+        try:
+            for module in self._modules:
+                for key in filter(module.holds, module.named(self)):
+                    made = _copied(module.place(key), module.held[key], memo)
+                    undo.append((module.copied, key, module.copied.get(key, ABSENT)))
+                    module.copied[key] = made
+            yield
+        finally:
+            for held, key, value in reversed(undo):
+                if value is ABSENT:
+                    del held[key]
+                else:
+                    held[key] = value
+
+    def _memo(self, tensors: Iterable[torch.Tensor]) -> dict[int, Any]:
+        """Return what stands for the parallel model's and the user's modules and tensors in a copy."""
+        alive = ((value(), twin) for value, twin in self._twins)
+        memo = {id(value): twin for value, twin in alive if value is not None}
+        results = (t for t in tensors if t.requires_grad and not t.is_leaf)
+        for result in results:  # which cannot be copied with their history
+            memo.setdefault(id(result), result.detach().clone())
+        return memo
+
+
+def _is_holder(value: Any) -> bool:
+    other = (*PLAIN, *OPAQUE, FunctionType, BuiltinFunctionType, nn.Module)
+    return not isinstance(value, other)
+
+
+def _pairs(mine: nn.Module, users: nn.Module, copied: nn.Module) -> Iterator[tuple[Any, Any]]:
+    """Yield (value, its copy on the meta device) for a module and what it has registered."""
+    yield mine, copied
+    yield users, copied
+    group = vars(users).get("process_group")
+    if group is not None:
+        yield group, group
+    for part in PARTS[:2]:
+        for key, twin in vars(copied)[part].items():
+            held: Mapping[str, Any] = vars(mine)[part]
+            for value in (held.get(key, vars(mine).get(key)), vars(users)[part][key]):
+                if value is not None:
+                    yield value, twin
+
+
+def _copied(place: str, value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception as error:
+        raise InputError(
+            f"{place} cannot be copied ({error}), so the model cannot be captured again with the values "
+            "that were changed after autopar.parallelize. Keep such an object outside of the "
+            "model, or register the tensors that change as buffers."
+        ) from error
+
+
+__all__ = ["HeldValues"]
