@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from autopar import rules
 from autopar.capture import capture
 from autopar.capture.saved import Known, saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.cost.issued import traffic
 from autopar.emit import emit
 from autopar.ir.blocks import Recompute

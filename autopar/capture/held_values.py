@@ -43,9 +43,11 @@ class _Module:
 
     def named(self, names: Container[str]) -> Iterator[str]:
         """Yield the attributes with these names."""
-        for key in list(self.held):
-            if key in names and key not in INTERNAL and key not in self.registered:
-                yield key
+        return (key for key in list(self.held) if self.reads(key, names))
+
+    def reads(self, key: str, names: Container[str]) -> bool:
+        """Whether a key is an attribute with one of these names."""
+        return key in names and key not in INTERNAL and key not in self.registered
 
     def holds(self, key: str) -> bool:
         """Whether an attribute is or was more than a number or a function."""
@@ -93,8 +95,9 @@ class HeldValues:
                 self._of_libraries |= names_from_forward(kind)
         self._names = Names()
         self._visited: list[tuple[_Module, str]] = []
-        self._others: list[tuple[_Module, str]] = []
-        """Numbers, functions, and objects that are visited under another name."""
+        self._others: list[tuple[dict[str, Any], str, Any, _Module]] = []
+        """Numbers, functions, and objects that are visited under another name, with their values."""
+        self._counts = [(m.held, len(m.held), m) for m in self._modules]
 
     def watch(self, names: Names) -> None:
         """Set the names that code outside of libraries reads."""
@@ -106,7 +109,10 @@ class HeldValues:
                 value = module.held[key]
                 is_new = _is_holder(value) and id(value) not in seen
                 seen.add(id(value))
-                (self._visited if is_new else self._others).append((module, key))
+                if is_new:
+                    self._visited.append((module, key))
+                else:
+                    self._others.append((module.held, key, value, module))
 
     def __contains__(self, key: object) -> bool:
         """Whether code may read an attribute of a module."""
@@ -116,15 +122,14 @@ class HeldValues:
         """Yield every place that a graph may depend on, with its value."""
         for module, key in self._visited:
             yield module.place(key), module.held.get(key)
-        for module, key in self._others:
-            now = module.held.get(key)
-            if now is not module.first[key] and module.holds(key):
-                yield module.place(key), now
-        for module in self._modules:
-            if len(module.held) > len(module.first):
-                for key in module.named(self):
-                    if key not in module.first and module.holds(key):
-                        yield module.place(key), module.held[key]
+        for held, key, before, module in self._others:
+            if held.get(key) is not before and module.holds(key):
+                yield module.place(key), held.get(key)
+        for held, count, module in self._counts:
+            if len(held) != count:
+                for key in held.keys() - module.first.keys():
+                    if module.reads(key, self) and module.holds(key):
+                        yield module.place(key), held[key]
 
     @contextmanager
     def put_on(self, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
@@ -160,7 +165,7 @@ class HeldValues:
 
 def _is_holder(value: Any) -> bool:
     other = (*PLAIN, *OPAQUE, FunctionType, BuiltinFunctionType, nn.Module)
-    return not isinstance(value, other)
+    return type(value) in weakref.ProxyTypes or not isinstance(value, other)
 
 
 def _pairs(mine: nn.Module, users: nn.Module, copied: nn.Module) -> Iterator[tuple[Any, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -76,7 +76,7 @@ class Walk:
         allowed: Names,
         memory: Memory,
         known: Mapping[int, Any],
-        compared: Collection[int] = (),
+        compared: Container[int] = (),
     ) -> None:
         self.values: dict[str, Any] = {}
         self.names = Names()
@@ -140,10 +140,10 @@ class Walk:
 
     def value(self, path: str, value: Any) -> None:
         """Visit a value and everything in it."""
-        if isinstance(value, PLAIN):
-            self.values[path] = type(value).__name__, repr(value)
-        elif type(value) in weakref.ProxyTypes:
+        if type(value) in weakref.ProxyTypes:
             self.values[path] = Same(value)
+        elif _is_plain(value):
+            self.values[path] = type(value).__name__, repr(value)
         elif isinstance(value, torch.Tensor):
             if self._known.get(id(value)) is not value:
                 self.values[path] = self._tensor(value)
@@ -160,7 +160,9 @@ class Walk:
             self.value(f"what {path} wraps", getattr(value, "__wrapped__", None))
         elif isinstance(value, ModuleType):
             self._module(path, value)
-        elif isinstance(value, OPAQUE) or _is_ours(value) or self._is_full() or not self._new(value):
+        elif (
+            isinstance(value, OPAQUE) or _is_ours(value) or self._is_full() or not self._new(value)
+        ):
             self.values[path] = Same(value)
         else:
             self.values[path] = type(value).__qualname__
@@ -190,8 +192,8 @@ class Walk:
             yield from self._but_compared(value, items)
         elif isinstance(value, list | tuple | deque):
             items = [(f"[{place}]", item) for place, item in enumerate(list(value))]
-            is_simple = all(isinstance(item, PLAIN) for _, item in items)
-            yield from self._but_compared(value if is_simple else None, items)
+            is_compared = id(value) in self._compared and all(map(_is_plain, value))
+            yield from () if is_compared else items
         elif isinstance(value, set | frozenset):
             self.values[path] = frozenset(map(_token, value))
         elif isinstance(value, partial):
@@ -208,7 +210,7 @@ class Walk:
         """Return the items without the plain ones of a container that is compared elsewhere."""
         if id(held) not in self._compared:
             return items
-        return [(key, item) for key, item in items if not isinstance(item, PLAIN)]
+        return [(key, item) for key, item in items if not _is_plain(item)]
 
     def _attributes(self, value: Any) -> Iterator[tuple[str, Any]]:
         is_module, home = isinstance(value, nn.Module), type(value).__module__
@@ -260,6 +262,11 @@ def _is_of_user(module: ModuleType) -> bool:
     return not is_installed and not is_library(module.__name__)
 
 
+def _is_plain(value: Any) -> bool:
+    """Return whether a value has a text; `isinstance` raises for a proxy whose object is gone."""
+    return type(value) not in weakref.ProxyTypes and isinstance(value, PLAIN)
+
+
 def _key(key: Any) -> str:
     return (
         f"[{key!r}]" if isinstance(key, (*PLAIN, tuple)) else f"[{type(key).__name__} {id(key):x}]"
@@ -267,7 +274,7 @@ def _key(key: Any) -> str:
 
 
 def _token(value: Any) -> Any:
-    return (type(value).__name__, repr(value)) if isinstance(value, PLAIN) else Same(value)
+    return (type(value).__name__, repr(value)) if _is_plain(value) else Same(value)
 
 
 def _is_array(value: Any) -> bool:

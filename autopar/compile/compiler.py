@@ -7,7 +7,7 @@ the programs made so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -20,9 +20,9 @@ from torch import nn
 from autopar.capture import ExampleInputs, Traced, finished, traced
 from autopar.capture.held_values import HeldValues
 from autopar.capture.outside import OutsideValues
-from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
 from autopar.compile.microbatch import Parted, part
+from autopar.compile.outputs import with_outputs
 from autopar.cost.timed import times_for
 from autopar.errors import (
     ConstraintError,
@@ -368,18 +368,6 @@ class Compiler:
 def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:
     """Whether all batch inputs can have the sharding `form`."""
     return not any(form.fault(n.outputs[0].shape, mesh) for n in batch_inputs(graph))
-
-
-def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """Return the graph with only the wanted outputs; with all if it has no loss and none is named."""
-    available = dict(graph.outputs)
-    for name in wanted:
-        if name not in available:
-            raise InputError(f"{graph.name} has no output {name!r}; it has {', '.join(available)}.")
-    if graph.loss is None and not wanted:
-        return graph
-    kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
-    return drop_dead(replace(graph, outputs=kept))
 
 
 def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:

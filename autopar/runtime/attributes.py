@@ -2,7 +2,7 @@
 
 A captured graph depends on them (``dropout.p``, ``norm.eps``, ``config.use_cache``), so they are part of
 the key of a program.  The check of a step is cheap: it compares dicts whose values are nearly always
-identical objects.  Tensors and other objects in attributes are compared by `Captures.follow`.
+identical objects.  Tensors and other objects in attributes are compared by `Follows`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import enum
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from autopar.errors import InputError
 from autopar.request.model_state import ABSENT, Change, ModelState
-from autopar.runtime.batch_agreement import Captures
 from autopar.runtime.closed import BEFORE, Elsewhere
 from autopar.runtime.holders import INTERNAL
 
@@ -83,6 +82,17 @@ class _Place:
             yield Change(self.path, _plain(self.steps), _frozen(self.held))
 
 
+class Follows(Protocol):
+    """Captures graphs, and compares the values that they may contain before every call."""
+
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> Container[str]:
+        """Include what attributes of the modules of `tree` hold, which was made of the user's `model`.
+
+        Plain items of the containers with the ids `compared` are left out.  Return the names of
+        attributes that code may read.
+        """
+
+
 class Attributes:
     """Attributes of all modules of `root`, the tree made by `autopar.runtime.holders`."""
 
@@ -92,12 +102,12 @@ class Attributes:
         self._read: Container[str] = ()
         self._forwards = [(path, m, vars(m)["forward"]) for path, m in root.named_modules()]
 
-    def follow(self, captures: Captures, model: nn.Module) -> None:
-        """Leave tensors and objects in attributes that code reads to `captures`."""
+    def follow(self, compiler: Follows, model: nn.Module) -> None:
+        """Leave tensors and objects in attributes that code reads to the compiler."""
         lists = (place for place in self._places if isinstance(place.held, list))
         mixed = {id(place.held) for place in lists if not _is_simple(place.before)}
         compared = frozenset(id(place.held) for place in self._places) - mixed
-        self._read = captures.follow(self._root, model, compared)
+        self._read = compiler.follow(self._root, model, compared)
 
     def state(self, gradients: bool) -> ModelState:
         """Return the model's current state; raise `InputError` for a change that is not supported."""

@@ -11,12 +11,11 @@ a GPU, which would have to be waited for, are then included in every `SELDOM`-th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from autopar.errors import AutoparError, RankMismatchError
 from autopar.request.batch import Batch
@@ -48,13 +47,6 @@ class Captures(Protocol):
 
     def outside(self) -> Outside:
         """Return the values that forward or the loss may read besides weights, if changed."""
-
-    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> Container[str]:
-        """Include what attributes of the modules of `tree` hold, which was made of the user's `model`.
-
-        Plain items of the containers with the ids `compared` are left out.  Return the names of
-        attributes that code may read.
-        """
 
     def captured_digest(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState

@@ -163,7 +163,11 @@ def _both(single: Any, parallel: Any) -> Callable[[dict[str, torch.Tensor], str]
         mine.step(), its.step()
         mine.zero_grad(), its.zero_grad()
         error = abs(float(got) - float(want.detach()))
-        assert error <= 1e-9 * max(1.0, abs(float(want.detach()))), (what, float(got), float(want.detach()))
+        assert error <= 1e-9 * max(1.0, abs(float(want.detach()))), (
+            what,
+            float(got),
+            float(want.detach()),
+        )
 
     return step
 
