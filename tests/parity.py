@@ -301,9 +301,8 @@ class NoOther:
         """Nothing changes there."""
         return ()
 
-    def follow(self, *_: Any) -> tuple[()]:
+    def follow(self, *_: Any) -> None:
         """No attribute is read again."""
-        return ()
 
     def captured_digest(self, *_: Any) -> str:
         raise AssertionError("ranks read the same")

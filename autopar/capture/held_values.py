@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
@@ -26,7 +26,6 @@ from autopar.request.model_state import ABSENT
 INTERNAL = frozenset(vars(nn.Module()))
 """Attributes that `nn.Module` sets on every module."""
 PARTS = ("_parameters", "_buffers", "_modules")
-Weak = weakref.ref[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +40,11 @@ class _Module:
     registered: frozenset[str]
     """Names of parameters, buffers and modules, and of tensors that hooks compute from them."""
 
-    def named(self, names: Container[str]) -> Iterator[str]:
-        """Yield the attributes with these names."""
-        return (key for key in list(self.held) if self.reads(key, names))
+    kind: type
 
-    def reads(self, key: str, names: Container[str]) -> bool:
-        """Whether a key is an attribute with one of these names."""
-        return key in names and key not in INTERNAL and key not in self.registered
+    def is_own(self, key: str) -> bool:
+        """Whether a key is an attribute of the user's, in which autopar and torch keep nothing."""
+        return key not in INTERNAL and key not in self.registered
 
     def holds(self, key: str) -> bool:
         """Whether an attribute is or was more than a number or a function."""
@@ -72,27 +69,28 @@ class HeldValues:
         self.compared = compared
         trees = zip(tree.named_modules(), model.modules(), bare.modules(), strict=True)
         self._modules = []
-        self._twins: list[tuple[Weak, Any]] = []
-        self.known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._trees: list[tuple[nn.Module, weakref.ref[nn.Module], nn.Module]] = []
+        """Each module of the three; users may drop their model.  No tensors: torch does not swap those
+        that have weak references."""
+        self.known: dict[int, Any] = {}
         """Modules and registered tensors, of which nothing is read, by id."""
         for (path, mine), users, copied in trees:
             parts = (vars(users)[part] for part in PARTS)
             names = frozenset(derived(users)).union(*parts)
-            self._modules.append(_Module(path, vars(mine), vars(copied), dict(vars(mine)), names))
-            for value, twin in _pairs(mine, users, copied):
-                self._twins.append((weakref.ref(value), twin))
-            for value in (
-                mine,
-                copied,
-                *vars(mine)["_parameters"].values(),
-                *mine._buffers.values(),
-            ):
-                if value is not None:
-                    self.known[id(value)] = value
+            self._modules.append(
+                _Module(path, vars(mine), vars(copied), dict(vars(mine)), names, type(users))
+            )
+            self._trees.append((mine, weakref.ref(users), copied))
+            tensors = (*vars(mine)["_parameters"].values(), *vars(mine)["_buffers"].values())
+            found = (value for value in (mine, copied, *tensors) if value is not None)
+            self.known |= {id(value): value for value in found}
+        self._of_kinds = {
+            kind: names_from_forward(kind) for kind in {m.kind for m in self._modules}
+        }
         self._of_libraries = Names()
-        for kind in dict.fromkeys(map(type, model.modules())):
+        for kind, of_kind in self._of_kinds.items():
             if is_library(kind.__module__) and not kind.__module__.startswith("torch."):
-                self._of_libraries |= names_from_forward(kind)
+                self._of_libraries |= of_kind
         self._names = Names()
         self._visited: list[tuple[_Module, str]] = []
         self._others: list[tuple[dict[str, Any], str, Any, _Module]] = []
@@ -105,8 +103,9 @@ class HeldValues:
         self._visited, self._others = [], []
         seen: set[int] = set()
         for module in self._modules:
-            for key in module.named(self):
-                value = module.held[key]
+            for key, value in module.held.items():
+                if not self._reads(module, key):
+                    continue
                 is_new = _is_holder(value) and id(value) not in seen
                 seen.add(id(value))
                 if is_new:
@@ -114,9 +113,10 @@ class HeldValues:
                 else:
                     self._others.append((module.held, key, value, module))
 
-    def __contains__(self, key: object) -> bool:
-        """Whether code may read an attribute of a module."""
-        return self._names.reads_all or key in self._names or key in self._of_libraries
+    def _reads(self, module: _Module, key: str) -> bool:
+        """Whether code may read an attribute; that of torch reads those of its own modules only."""
+        names = (self._names, self._of_libraries, self._of_kinds[module.kind])
+        return module.is_own(key) and (self._names.reads_all or any(key in each for each in names))
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """Yield every place that a graph may depend on, with its value."""
@@ -128,7 +128,7 @@ class HeldValues:
         for held, count, module in self._counts:
             if len(held) != count:
                 for key in held.keys() - module.first.keys():
-                    if module.reads(key, self) and module.holds(key):
+                    if self._reads(module, key) and module.holds(key):
                         yield module.place(key), held[key]
 
     @contextmanager
@@ -141,22 +141,24 @@ class HeldValues:
         undo = []
         try:
             for module in self._modules:
-                for key in filter(module.holds, module.named(self)):
-                    made = _copied(module.place(key), module.held[key], memo)
-                    undo.append((module.copied, key, module.copied.get(key, ABSENT)))
-                    module.copied[key] = made
+                for key in module.held.keys() | module.first.keys():
+                    if self._reads(module, key) and module.holds(key):
+                        now = module.held.get(key, ABSENT)
+                        made = ABSENT if now is ABSENT else _copied(module.place(key), now, memo)
+                        undo.append((module.copied, key, module.copied.get(key, ABSENT)))
+                        _set(module.copied, key, made)
             yield
         finally:
             for held, key, value in reversed(undo):
-                if value is ABSENT:
-                    del held[key]
-                else:
-                    held[key] = value
+                _set(held, key, value)
 
     def _memo(self, tensors: Iterable[torch.Tensor]) -> dict[int, Any]:
         """Return what stands for the parallel model's and the user's modules and tensors in a copy."""
-        alive = ((value(), twin) for value, twin in self._twins)
-        memo = {id(value): twin for value, twin in alive if value is not None}
+        memo: dict[int, Any] = {}
+        for mine, users, copied in self._trees:
+            for module in (mine, users()):
+                if module is not None:
+                    memo |= {id(value): twin for value, twin in _pairs(module, copied)}
         results = (t for t in tensors if t.requires_grad and not t.is_leaf)
         for result in results:  # which cannot be copied with their history
             memo.setdefault(id(result), result.detach().clone())
@@ -168,19 +170,24 @@ def _is_holder(value: Any) -> bool:
     return type(value) in weakref.ProxyTypes or not isinstance(value, other)
 
 
-def _pairs(mine: nn.Module, users: nn.Module, copied: nn.Module) -> Iterator[tuple[Any, Any]]:
+def _pairs(module: nn.Module, copied: nn.Module) -> Iterator[tuple[Any, Any]]:
     """Yield (value, its copy on the meta device) for a module and what it has registered."""
-    yield mine, copied
-    yield users, copied
-    group = vars(users).get("process_group")
+    yield module, copied
+    group = vars(module).get("process_group")
     if group is not None:
         yield group, group
     for part in PARTS[:2]:
         for key, twin in vars(copied)[part].items():
-            held: Mapping[str, Any] = vars(mine)[part]
-            for value in (held.get(key, vars(mine).get(key)), vars(users)[part][key]):
-                if value is not None:
-                    yield value, twin
+            value = vars(module)[part].get(key, vars(module).get(key))
+            if value is not None:
+                yield value, twin
+
+
+def _set(held: dict[str, Any], key: str, value: Any) -> None:
+    if value is ABSENT:
+        held.pop(key, None)
+    else:
+        held[key] = value
 
 
 def _copied(place: str, value: Any, memo: dict[int, Any]) -> Any:

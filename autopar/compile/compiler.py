@@ -118,14 +118,9 @@ class Compiler:
         self._programs = Kept()
         self._outside = OutsideValues(model, options.loss)
 
-    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> Container[str]:
-        """Compare, from now on, the values that modules of the parallel model hold; see `HeldValues`.
-
-        Return the names of attributes that code may read.
-        """
-        held = HeldValues(tree, model, self._model, compared)
-        self._outside.follow(held)
-        return held
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> None:
+        """Compare, from now on, the values that modules of the parallel model hold; see `Follows`."""
+        self._outside.follow(HeldValues(tree, model, self._model, compared))
 
     def outside(self) -> Outside:
         """Return values that forward or the loss may read besides weights, and that have changed."""

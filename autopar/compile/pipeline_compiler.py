@@ -93,9 +93,9 @@ class PipelineCompiler:
         with self._compiler.standing(state):
             return self._pipeline_for(batch, state.gradients)
 
-    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> Container[str]:
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> None:
         """Call `Compiler.follow`."""
-        return self._compiler.follow(tree, model, compared)
+        self._compiler.follow(tree, model, compared)
 
     def outside(self) -> Outside:
         """Return values that forward or the loss may read besides weights, and that have changed."""

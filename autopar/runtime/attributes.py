@@ -85,11 +85,10 @@ class _Place:
 class Follows(Protocol):
     """Captures graphs, and compares the values that they may contain before every call."""
 
-    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> Container[str]:
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> None:
         """Include what attributes of the modules of `tree` hold, which was made of the user's `model`.
 
-        Plain items of the containers with the ids `compared` are left out.  Return the names of
-        attributes that code may read.
+        Plain items of the containers with the ids `compared` are left out.
         """
 
 
@@ -99,7 +98,6 @@ class Attributes:
     def __init__(self, root: nn.Module) -> None:
         self._root, self._modules = root, list(root.modules())
         self._places = list(_places(root))
-        self._read: Container[str] = ()
         self._forwards = [(path, m, vars(m)["forward"]) for path, m in root.named_modules()]
 
     def follow(self, compiler: Follows, model: nn.Module) -> None:
@@ -107,7 +105,7 @@ class Attributes:
         lists = (place for place in self._places if isinstance(place.held, list))
         mixed = {id(place.held) for place in lists if not _is_simple(place.before)}
         compared = frozenset(id(place.held) for place in self._places) - mixed
-        self._read = compiler.follow(self._root, model, compared)
+        compiler.follow(self._root, model, compared)
 
     def state(self, gradients: bool) -> ModelState:
         """Return the model's current state; raise `InputError` for a change that is not supported."""
@@ -135,13 +133,6 @@ class Attributes:
                 change = Change(place.path, _plain((*place.steps, step)), _frozen(now))
                 if _is_simple(now) and (before is ABSENT or _is_simple(before)):
                     yield change
-                elif not place.steps and self._is_lost(place.path, step[1], before, now):
-                    raise InputError(
-                        f"{change}, was set to an object after autopar.parallelize, and the step still "
-                        "computes with the old one. Set it on the model before "
-                        "autopar.parallelize, and build the parallel model again; numbers, "
-                        "strings, functions, and tensors in containers may be set at any time."
-                    )
 
     def _is_current(self, place: _Place) -> bool:
         """Whether a changed container is still where it was.
@@ -159,22 +150,6 @@ class Attributes:
                         f"Replace it there as well. {BEFORE}"
                     )
         return False
-
-    def _is_lost(self, path: str, key: str, before: Any, now: Any) -> bool:
-        """Whether code might read an attribute that is not followed.
-
-        On the model itself users keep new objects of any kind.
-        """
-        if now is ABSENT:
-            return key in self._read or not _is_data(before)
-        if key in self._read or _is_data(now):
-            return False
-        return before is not ABSENT or (bool(path) and callable(now))
-
-
-def _is_data(value: Any) -> bool:
-    """Whether code reads a value only by its name: it is no part that a library calls."""
-    return isinstance(value, torch.Tensor | list | tuple | dict | set)
 
 
 def _places(root: nn.Module) -> Iterator[_Place]:

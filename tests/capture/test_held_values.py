@@ -18,7 +18,7 @@ from torch import nn
 from autopar.capture.held_values import HeldValues
 from autopar.capture.outside import OutsideValues
 from autopar.compile.compiler import captured
-from autopar.errors import InputError
+from autopar.errors import CaptureError, InputError
 from autopar.ir.graph import Graph
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
@@ -218,6 +218,26 @@ def test_what_cannot_be_copied_is_named() -> None:
     made.tree.feats.append(threading.Lock())
     with pytest.raises(InputError, match=r"^feats cannot be copied \(.*register the tensors"):
         made.graph()
+
+
+def test_what_is_removed_is_missing() -> None:
+    made = Followed(Odd().double())
+    del made.tree.feats
+    assert made.places() == ["feats"]
+    with pytest.raises(CaptureError, match="has no attribute 'feats'"):
+        made.graph()
+    assert made.bare.feats == []
+
+
+def test_settings_of_a_module_of_torch_may_become_tensors() -> None:
+    """Its own code reads them: the user's does not name them."""
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).double()
+    made = Followed(model)
+    assert isinstance(made.tree, nn.Sequential)
+    made.tree[0].eps = torch.ones(())  # nothing reads it there
+    assert made.places() == []
+    made.tree[1].momentum = torch.tensor(0.5)
+    assert made.places() == ["1.momentum"]
 
 
 def test_one_of_two_names_of_an_object() -> None:

@@ -32,9 +32,8 @@ class Planned:
             self._known[name, key] = getattr(self._compiler, name)(*args)
         return self._known[name, key]
 
-    def follow(self, *_: Any) -> tuple[()]:
+    def follow(self, *_: Any) -> None:
         """The first module of its kind is followed."""
-        return ()
 
     def outside(self) -> Any:
         return self._compiler.outside()
