@@ -47,7 +47,7 @@ class _Module:
         return key not in INTERNAL and key not in self.registered
 
     def holds(self, key: str) -> bool:
-        """Whether an attribute is or was more than a number or a function."""
+        """Whether an attribute is or was more than numbers or a function."""
         return _is_holder(self.held.get(key)) or _is_holder(self.first.get(key))
 
     def place(self, key: str) -> str:
@@ -166,8 +166,11 @@ class HeldValues:
 
 
 def _is_holder(value: Any) -> bool:
-    other = (*PLAIN, *OPAQUE, FunctionType, BuiltinFunctionType, nn.Module)
-    return type(value) in weakref.ProxyTypes or not isinstance(value, other)
+    if type(value) in weakref.ProxyTypes:
+        return True
+    if isinstance(value, tuple):
+        return any(map(_is_holder, value))
+    return not isinstance(value, (*PLAIN, *OPAQUE, FunctionType, BuiltinFunctionType, nn.Module))
 
 
 def _pairs(module: nn.Module, copied: nn.Module) -> Iterator[tuple[Any, Any]]:

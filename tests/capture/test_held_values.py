@@ -22,6 +22,8 @@ from autopar.errors import CaptureError, InputError
 from autopar.ir.graph import Graph
 from autopar.request.meta import without_weights
 from autopar.request.options import Options
+from tests.architectures import ARCHITECTURES
+from tests.daily import daily
 from tests.habits import held_jobs
 
 BATCH = {"x": torch.zeros(4, 8, dtype=torch.float64), "y": torch.zeros(4, dtype=torch.int64)}
@@ -211,6 +213,26 @@ def test_results_of_a_step_are_copied_without_their_history() -> None:
     changed = Odd().double()
     changed.feats.append(torch.full((4,), 2.0, dtype=torch.float64))
     assert made.graph().digest == graph_of(without_weights(changed)).digest
+
+
+SOME = ("llama", "gpt2", "bert", "t5", "swin", "mamba2")
+REFUSED = ("electra", "longformer")
+"""Their values decide what runs, so they are not captured."""
+NAMES = [name for name in ARCHITECTURES if name not in REFUSED]
+
+
+@pytest.mark.parametrize("name", daily(NAMES, SOME))
+def test_models_of_libraries_seem_unchanged(name: str) -> None:
+    """After a capture, and after a step of the user's model, whose objects the parallel one shares."""
+    model, batch, loss = ARCHITECTURES[name]()
+    tree, bare = copy.copy(model), without_weights(model)
+    outside = OutsideValues(bare, loss)
+    outside.follow(HeldValues(tree, model, bare, ()))
+    captured(bare, batch, Options(loss=loss))
+    assert outside.differences() == ()
+    if loss is None:
+        model(**batch)
+    assert outside.differences() == ()
 
 
 def test_what_cannot_be_copied_is_named() -> None:
