@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import weakref
 from collections import deque
@@ -195,14 +196,21 @@ class Walk:
             is_compared = id(value) in self._compared and all(map(_is_plain, value))
             yield from () if is_compared else items
         elif isinstance(value, set | frozenset):
-            self.values[path] = frozenset(map(_token, value))
+            is_plain = all(map(_is_plain, value))
+            self.values[path] = (
+                ("set", repr(sorted(map(repr, value))))
+                if is_plain
+                else frozenset(map(_token, value))
+            )
         elif isinstance(value, partial):
             yield from ((".func", value.func), (".args", value.args), ("", value.keywords))
         elif isinstance(value, weakref.ref):
             yield "()", value()
         elif _is_array(value):
             is_small = value.nbytes <= LARGEST_ARRAY and value.dtype != object
-            self.values[path] = (value.shape, value.tobytes()) if is_small else Same(value)
+            digest = hashlib.sha256(value.tobytes()).hexdigest() if is_small else None
+            looks = value.shape, str(value.dtype)
+            self.values[path] = (*looks, digest) if is_small else (*looks, Same(value))
         else:
             yield from self._attributes(value)
 

@@ -34,7 +34,7 @@ LOCAL = (
     "(DistributedSampler, or DataLoader(drop_last=True)); pad or drop the remainder."
 )
 MODES = "the modes of the model's modules"
-OUTSIDE = "the values that the model reads outside of its modules"
+OUTSIDE = "the values that the model reads besides its parameters, buffers and inputs"
 ALIKE = "Set it to the same value on every rank, before the same call."
 SAME_PART = (
     "Ranks with the same data_rank pass the same part of the batch: sample by "
