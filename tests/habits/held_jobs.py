@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import autopar
+from autopar.errors import RankMismatchError
 from tests.distributed.jobs import same_weights
 from tests.habits.outside_jobs import Base, batches, entropy
 
@@ -196,3 +199,51 @@ def patched(options: dict[str, Any]) -> None:
 
 def _times(function: Callable[..., torch.Tensor], factor: float) -> Callable[..., torch.Tensor]:
     return lambda self, x: factor * function(self, x)
+
+
+class Logging(Holding):
+    """It names what it computes nothing with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+        self.history: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        len(self.seen)
+        return super().forward(x)
+
+
+def ranks_differ(options: dict[str, Any]) -> None:
+    """A value that one rank alone sets is reported on all; if no graph depends on it, it may differ."""
+    rank, batch = torch.distributed.get_rank(), batches(1)[0]
+    torch.manual_seed(7)
+    single = Logging().double()
+    parallel = autopar.parallelize(copy.deepcopy(single), 2, batch, loss=entropy, **options)
+    step = _both(single, parallel)
+    for _ in range(4):
+        if rank == 0:
+            parallel.seen.append(one())
+            parallel.history.append(one())
+        step(batch, "seen")
+    parallel.listed[0] = one() * (2 + rank)
+    with pytest.raises(RankMismatchError, match=r"listed\[0\] is 2\.0.*same value on every rank"):
+        parallel.train_step(**batch)
+    parallel.listed[0] = single.listed[0] = one() * 2
+    parallel.zero_grad()
+    step(batch, "equal again")
+    same_weights(parallel, single, 1e-9)
+
+
+def warned() -> None:
+    """A tensor that has had five values is named in a warning, with what to do."""
+    batch = batches(1)[0]
+    parallel = autopar.parallelize(Holding().double(), 2, batch, loss=entropy, preset="ddp")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(7):
+            parallel.listed[0] = one() * number
+            parallel(**batch).backward()
+    said = [str(each.message) for each in caught if "values" in str(each.message)]
+    assert len(said) == 1 and said[0].startswith("listed[0] has had 5 values"), said
+    assert "register it as a buffer" in said[0]
