@@ -100,15 +100,20 @@ def test_a_large_container_has_other_contents_each_time() -> None:
     assert len(seen) == 4
 
 
-def test_a_function_at_the_address_of_another() -> None:
+@pytest.mark.parametrize("name", ["forward", "helped"])
+def test_a_function_at_the_address_of_another(name: str) -> None:
     """Programs are kept by these values: a function that is gone is never taken for a new one."""
 
     class Patched(Base):
-        pass
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.helped(x)
+
+        def helped(self, x: torch.Tensor) -> torch.Tensor:
+            return x
 
     values, seen = OutsideValues(Patched(), None), set()
     for number in range(20):
-        Patched.forward = _returning(number)  # type: ignore[method-assign]
+        setattr(Patched, name, _returning(number))
         seen.add(values.differences())
     assert len(seen) == 20
 
