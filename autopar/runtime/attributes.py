@@ -58,7 +58,9 @@ class _Place:
         here: Any = self.module
         try:
             for kind, key in self.steps:
-                here = vars(here) if kind == "attributes of" else here[key]
+                if kind != "item" and here is not self.module:
+                    here = vars(here)
+                here = here if kind == "attributes of" else here[key]
         except (KeyError, IndexError, TypeError):
             return False
         return here is self.held

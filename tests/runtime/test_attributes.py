@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ class Part(nn.Module):
         super().__init__()
         self.numbers = [1.0, 1.0]
         self.table: dict[str, Any] = {"scale": 1.0}
+        self.config = SimpleNamespace(scale=1.0, inner={"shift": [0.0]})
 
 
 def made() -> tuple[Any, Any, Attributes]:
@@ -38,6 +40,13 @@ def test_a_number_that_changes_is_put_on() -> None:
     with attributes.state(True).put_on(bare):
         assert bare[1].numbers == [2.0, 1.0] and bare[0].table == {"scale": 3.0}
     assert bare[1].numbers == [1.0, 1.0] and bare[0].table == {"scale": 1.0}
+
+
+def test_numbers_in_objects_are_put_on() -> None:
+    tree, bare, attributes = made()
+    tree[1].config.scale, tree[1].config.inner["shift"][0] = 2.0, 3.0
+    with attributes.state(True).put_on(bare):
+        assert bare[1].config == SimpleNamespace(scale=2.0, inner={"shift": [3.0]})
 
 
 def test_what_a_list_was_before_it_was_replaced_is_not_put_on() -> None:
