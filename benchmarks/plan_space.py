@@ -19,7 +19,7 @@ from torch import nn
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S

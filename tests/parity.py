@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from autopar import rules
 from autopar.capture import capture
 from autopar.capture.saved import Known, saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.cost.issued import traffic
 from autopar.emit import emit
 from autopar.ir.blocks import Recompute
@@ -300,6 +300,9 @@ class NoOther:
     def outside(self) -> tuple[()]:
         """Nothing changes there."""
         return ()
+
+    def follow(self, *_: Any) -> None:
+        """No attribute is read again."""
 
     def captured_digest(self, *_: Any) -> str:
         raise AssertionError("ranks read the same")

@@ -7,7 +7,7 @@ the programs made so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,10 +18,11 @@ import torch
 from torch import nn
 
 from autopar.capture import ExampleInputs, Traced, finished, traced
+from autopar.capture.held_values import HeldValues
 from autopar.capture.outside import OutsideValues
-from autopar.capture.passes.dead import drop_dead
 from autopar.capture.saved import saved
 from autopar.compile.microbatch import Parted, part
+from autopar.compile.outputs import with_outputs
 from autopar.cost.timed import times_for
 from autopar.errors import (
     ConstraintError,
@@ -117,8 +118,12 @@ class Compiler:
         self._programs = Kept()
         self._outside = OutsideValues(model, options.loss)
 
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> None:
+        """Compare, from now on, the values that modules of the parallel model hold; see `Follows`."""
+        self._outside.follow(HeldValues(tree, model, self._model, compared))
+
     def outside(self) -> Outside:
-        """Return values outside the model that forward or the loss may read and that have changed."""
+        """Return values that forward or the loss may read besides weights, and that have changed."""
         return self._outside.differences()
 
     def captured_digest(
@@ -171,7 +176,7 @@ class Compiler:
         if state is None:
             return _traced(self._model, inputs, self.options, training, False, None)
         needs_loss = training and state.training
-        with state.put_on(self._model):
+        with self._outside.put_on(), state.put_on(self._model):
             return _traced(self._model, inputs, self.options, training, True, needs_loss)
 
     def graph_of(
@@ -358,18 +363,6 @@ class Compiler:
 def _fits(form: Sharding, graph: Graph, mesh: Mesh) -> bool:
     """Whether all batch inputs can have the sharding `form`."""
     return not any(form.fault(n.outputs[0].shape, mesh) for n in batch_inputs(graph))
-
-
-def with_outputs(graph: Graph, wanted: Sequence[str]) -> Graph:
-    """Return the graph with only the wanted outputs; with all if it has no loss and none is named."""
-    available = dict(graph.outputs)
-    for name in wanted:
-        if name not in available:
-            raise InputError(f"{graph.name} has no output {name!r}; it has {', '.join(available)}.")
-    if graph.loss is None and not wanted:
-        return graph
-    kept = tuple((path, tensor) for path, tensor in graph.outputs if path in wanted)
-    return drop_dead(replace(graph, outputs=kept))
 
 
 def _cast(inputs: ExampleInputs, dtype: torch.dtype | None) -> ExampleInputs:

@@ -5,11 +5,12 @@ A `PipelineCompiler` holds the state that is common to all batches.  A `Compiler
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 from autopar.capture.saved import saved
 from autopar.compile.compiler import Compiler
@@ -92,8 +93,12 @@ class PipelineCompiler:
         with self._compiler.standing(state):
             return self._pipeline_for(batch, state.gradients)
 
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> None:
+        """Call `Compiler.follow`."""
+        self._compiler.follow(tree, model, compared)
+
     def outside(self) -> Outside:
-        """Return values outside the model that forward or the loss may read and that have changed."""
+        """Return values that forward or the loss may read besides weights, and that have changed."""
         return self._compiler.outside()
 
     def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:

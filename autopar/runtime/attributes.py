@@ -2,16 +2,16 @@
 
 A captured graph depends on them (``dropout.p``, ``norm.eps``, ``config.use_cache``), so they are part of
 the key of a program.  The check of a step is cheap: it compares dicts whose values are nearly always
-identical objects.
+identical objects.  Tensors and other objects in attributes are compared by `Follows`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -37,6 +37,8 @@ class _Place:
     """A module's attributes, or the contents of one of them, with a copy of their initial state."""
 
     path: str
+    module: dict[str, Any]
+    """The attributes of the module."""
     steps: tuple[Step, ...]
     held: Any
     before: Any
@@ -50,6 +52,18 @@ class _Place:
             return bool(self.held == self.before)
         except (RuntimeError, ValueError):  # tensors or arrays compare element by element
             return False
+
+    def is_current(self) -> bool:
+        """Whether the module still holds it there."""
+        here: Any = self.module
+        try:
+            for kind, key in self.steps:
+                if kind != "item" and here is not self.module:
+                    here = vars(here)
+                here = here if kind == "attributes of" else here[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+        return here is self.held
 
     def changes(self) -> Iterator[tuple[Step, Any, Any]]:
         """Yield (step, value before, value now) for every value that was replaced."""
@@ -70,25 +84,33 @@ class _Place:
             yield Change(self.path, _plain(self.steps), _frozen(self.held))
 
 
+class Follows(Protocol):
+    """Captures graphs, and compares the values that they may contain before every call."""
+
+    def follow(self, tree: nn.Module, model: nn.Module, compared: Container[int]) -> None:
+        """Include what attributes of the modules of `tree` hold, which was made of the user's `model`.
+
+        Plain items of the containers with the ids `compared` are left out.
+        """
+
+
 class Attributes:
     """Attributes of all modules of `root`, the tree made by `autopar.runtime.holders`."""
 
     def __init__(self, root: nn.Module) -> None:
-        self._modules = list(root.modules())
+        self._root, self._modules = root, list(root.modules())
         self._places = list(_places(root))
         self._forwards = [(path, m, vars(m)["forward"]) for path, m in root.named_modules()]
-        self._tensors = [
-            (f"{path}.{key}".lstrip("."), value, value._version)
-            for path, module in root.named_modules()
-            for key, value in vars(module).items()
-            if isinstance(value, torch.Tensor) and not value.is_inference()
-        ]
+
+    def follow(self, compiler: Follows, model: nn.Module) -> None:
+        """Leave tensors and objects in attributes that code reads to the compiler."""
+        lists = (place for place in self._places if isinstance(place.held, list))
+        mixed = {id(place.held) for place in lists if not _is_simple(place.before)}
+        compared = frozenset(id(place.held) for place in self._places) - mixed
+        compiler.follow(self._root, model, compared)
 
     def state(self, gradients: bool) -> ModelState:
         """Return the model's current state; raise `InputError` for a change that is not supported."""
-        for name, tensor, version in self._tensors:
-            if tensor._version != version:
-                raise InputError(_refusal(name, "a tensor but not a buffer, was written to"))
         for path, module, forward in self._forwards:
             if vars(module).get("forward") is not forward:
                 raise InputError(
@@ -104,7 +126,7 @@ class Attributes:
 
     def _changes(self) -> Iterator[Change]:
         for place in self._places:
-            if place.is_same():
+            if place.is_same() or not self._is_current(place):
                 continue
             if isinstance(place.held, list):
                 yield from place.as_a_whole()
@@ -113,36 +135,42 @@ class Attributes:
                 change = Change(place.path, _plain((*place.steps, step)), _frozen(now))
                 if _is_simple(now) and (before is ABSENT or _is_simple(before)):
                     yield change
-                elif not place.steps and (before is not ABSENT or _is_state(place.path, now)):
-                    raise InputError(_refusal(str(change), "was set to an object"))
 
+    def _is_current(self, place: _Place) -> bool:
+        """Whether a changed container is still where it was.
 
-def _is_state(path: str, value: Any) -> bool:
-    """Whether a new attribute may be read by forward; on the model itself users keep other objects."""
-    return bool(path) and (isinstance(value, torch.Tensor) or callable(value))
-
-
-def _refusal(name: str, what: str) -> str:
-    return (
-        f"{name}, {what} after autopar.parallelize, and the step still computes with the old "
-        "value. Set it on the model before autopar.parallelize, and build the parallel model "
-        "again; numbers, strings and functions may be set at any time, and a value that changes "
-        "during training should be a buffer."
-    )
+        Raise `InputError` if it was replaced there, but another attribute holds it as well.
+        """
+        if place.is_current():
+            return True
+        for path, module in self._root.named_modules():
+            for key, value in vars(module).items():
+                if place.held is value or place.held is getattr(value, "__dict__", None):
+                    raise InputError(
+                        f"{Change(place.path, _plain(place.steps), None)} was replaced after "
+                        f"autopar.parallelize, and what it was has changed as {path}.{key}. "
+                        f"Replace it there as well. {BEFORE}"
+                    )
+        return False
 
 
 def _places(root: nn.Module) -> Iterator[_Place]:
     seen: set[int] = set()
     for path, module in root.named_modules():
         held = vars(module)
-        yield _Place(path, (), held, held.copy())
+        yield _Place(path, held, (), held, held.copy())
         for key, value in held.items():
             if key not in INTERNAL | OURS:
-                yield from _inside(path, (("attribute", key),), value, seen, DEPTH)
+                yield from _inside(path, held, (("attribute", key),), value, seen, DEPTH)
 
 
 def _inside(
-    path: str, steps: tuple[Step, ...], value: Any, seen: set[int], depth: int
+    path: str,
+    module: dict[str, Any],
+    steps: tuple[Step, ...],
+    value: Any,
+    seen: set[int],
+    depth: int,
 ) -> Iterator[_Place]:
     """Yield the places inside a list, a dict or an object with attributes."""
     if (
@@ -153,16 +181,16 @@ def _inside(
         return
     seen.add(id(value))
     if type(value) in (list, dict):
-        yield _Place(path, steps, value, value.copy())
+        yield _Place(path, module, steps, value, value.copy())
         items, kind = _items(value), "item"
     elif hasattr(value, "__dict__") and not callable(value) and not isinstance(value, ModuleType):
         held = vars(value)
-        yield _Place(path, (*steps, ("attributes of", "")), held, held.copy())
+        yield _Place(path, module, (*steps, ("attributes of", "")), held, held.copy())
         items, kind = held, "attribute"
     else:
         return
     for key, item in list(items.items()):
-        yield from _inside(path, (*steps, (kind, key)), item, seen, depth - 1)
+        yield from _inside(path, module, (*steps, (kind, key)), item, seen, depth - 1)
 
 
 def _plain(steps: tuple[Step, ...]) -> tuple[Step, ...]:

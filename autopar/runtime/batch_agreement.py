@@ -34,7 +34,7 @@ LOCAL = (
     "(DistributedSampler, or DataLoader(drop_last=True)); pad or drop the remainder."
 )
 MODES = "the modes of the model's modules"
-OUTSIDE = "the values that the model reads outside of its modules"
+OUTSIDE = "the values that the model reads besides its parameters, buffers and inputs"
 ALIKE = "Set it to the same value on every rank, before the same call."
 SAME_PART = (
     "Ranks with the same data_rank pass the same part of the batch: sample by "
@@ -46,7 +46,7 @@ class Captures(Protocol):
     """Captures graphs during training."""
 
     def outside(self) -> Outside:
-        """Return the values outside of the model that forward or the loss may read, if changed."""
+        """Return the values that forward or the loss may read besides weights, if changed."""
 
     def captured_digest(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: ModelState

@@ -79,6 +79,7 @@ class Parallel(CheckpointableModule):
         self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
         self._dialect = Dialect.of(model, program.graph.aliases)
         self._register(model)
+        self._attributes.follow(compiler, model)
         self._programs = Programs(
             program, example, self._attributes.state(gradients=True), compiler,
             replan=replan, local_input=local_input,

@@ -13,6 +13,7 @@ import torch
 from autopar.errors import InputError
 from autopar.request.batch import Batch, leaves_of, mapped, top
 from autopar.request.model_state import ModelState, Outside
+from autopar.runtime.attributes import Follows
 from autopar.runtime.batch_agreement import Captures
 from autopar.runtime.expected import Expected
 from autopar.runtime.inference import normal_tensors
@@ -20,7 +21,7 @@ from autopar.runtime.program import Program
 from autopar.runtime.surroundings import Kept, Surroundings
 
 
-class Compiles(Captures, Protocol):
+class Compiles(Captures, Follows, Protocol):
     """Plans and emits programs during training; every rank makes the same calls."""
 
     def known_program(

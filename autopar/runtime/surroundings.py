@@ -1,4 +1,4 @@
-"""Adds the values that forward and the loss read outside of the model's modules to a program's key.
+"""Adds the values that forward and the loss read besides weights and inputs to a program's key.
 
 If such a value has changed, the graph is captured again, on this rank only; if the graph is the same,
 its program is reused.
@@ -97,7 +97,7 @@ class Surroundings:
                         f"{place} has had {VALUES} values. Code of the model or its loss reads "
                         "it, so the model is captured again for each new value, and planned "
                         "again if the graph differs. Pass it in the batch as a tensor, "
-                        "torch.tensor(value), where it may change freely; or move it out of "
-                        "that code.",
+                        "torch.tensor(value), where it may change freely; or register it as a "
+                        "buffer, if the model holds it; or move it out of that code.",
                         stacklevel=2,
                     )

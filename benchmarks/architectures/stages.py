@@ -18,7 +18,7 @@ from refusals import refusal
 import autopar
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.request import presets

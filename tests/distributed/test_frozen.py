@@ -9,7 +9,7 @@ import torch
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.ir.blocks import blocks
 from autopar.ir.graph import short
 from autopar.ir.mesh import Mesh

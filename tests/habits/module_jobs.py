@@ -534,14 +534,6 @@ def _autocast(parallel: Any) -> None:
         trained(parallel, batch_of())
 
 
-def _tensor_attribute(parallel: Any) -> None:
-    parallel.layers[0].extra = torch.ones(1)
-    try:
-        trained(parallel, batch_of())
-    finally:
-        del parallel.layers[0].extra
-
-
 def _data(parallel: Any) -> None:
     for p in parallel.parameters():
         p.data = p.data * 2
@@ -598,7 +590,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "part_pickle": (lambda p: _pickle(p.layers), "cannot be copied or pickled"),
     "averaged": (_average, "cannot be copied or pickled"),
     "autocast": (_autocast, "precision=torch.autocast"),
-    "tensor_attribute": (_tensor_attribute, "layers.0.extra"),
     "gradient_hook": (partial(_hooked, name="register_hook"), "has a gradient hook"),
     "late_hook": (
         partial(_hooked, name="register_post_accumulate_grad_hook"),

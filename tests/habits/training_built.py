@@ -32,6 +32,9 @@ class Planned:
             self._known[name, key] = getattr(self._compiler, name)(*args)
         return self._known[name, key]
 
+    def follow(self, *_: Any) -> None:
+        """The first module of its kind is followed."""
+
     def outside(self) -> Any:
         return self._compiler.outside()
 

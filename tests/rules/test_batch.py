@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autopar.capture import capture
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.errors import ConstraintError
 from autopar.ir.graph import Graph, short
 from autopar.ir.mesh import Mesh

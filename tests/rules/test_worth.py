@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autopar.capture import capture
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.ir.graph import Graph, short
 from autopar.ir.mesh import Mesh
 from autopar.rules.worth import worth_splitting

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.ir.mesh import Mesh
 from autopar.ops.experts import _gradients, _mixture, routed_experts
 from autopar.rules import backward_flops, flops

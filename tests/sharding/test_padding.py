@@ -12,7 +12,7 @@ import transformers
 
 import autopar
 from autopar.capture import capture
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.errors import AutoparError, ClashError, PaddingError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from autopar.capture import capture
 from autopar.capture.saved import saved
-from autopar.compile.compiler import with_outputs
+from autopar.compile.outputs import with_outputs
 from autopar.errors import InfeasibleError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh

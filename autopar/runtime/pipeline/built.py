@@ -14,6 +14,7 @@ from autopar.pipeline.schedules import check, lower, stream
 from autopar.pipeline.schedules.collectives import completing
 from autopar.plans.pipeline_plan import PipelinePlan, edges
 from autopar.request.model_state import ModelState
+from autopar.runtime.attributes import Follows
 from autopar.runtime.batch_agreement import Captures
 from autopar.runtime.program import Program
 
@@ -90,7 +91,7 @@ class Built:
         return {name: tuple(sorted(workers)) for name, workers in found.items()}
 
 
-class Compiles(Captures, Protocol):
+class Compiles(Captures, Follows, Protocol):
     """Plans and emits pipelines during training; the same calls are made on every rank."""
 
     def captured(self, batch: Mapping[str, Any], state: ModelState) -> str:

@@ -88,6 +88,7 @@ class Pipelined(CheckpointableModule):
         self._aliases = aliases
         self._dialect = Dialect.of(model, aliases)
         self._register(model)
+        self._attributes.follow(compiler, model)
         state = self._attributes.state(gradients=True)
         self._of_batch = Kept({((state, example.signature), ()): built})
         self._surroundings = Surroundings()

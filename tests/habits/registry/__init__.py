@@ -8,6 +8,7 @@ from tests.habits.registry.arrivals import ARRIVALS
 from tests.habits.registry.batches import BATCHES
 from tests.habits.registry.gradients import GRADIENTS
 from tests.habits.registry.habit import Habit
+from tests.habits.registry.held import HELD
 from tests.habits.registry.loops import LOOPS
 from tests.habits.registry.modules import MODULES
 from tests.habits.registry.optimizers import OPTIMIZERS
@@ -21,6 +22,7 @@ SECTIONS: Mapping[str, tuple[Habit, ...]] = {
     "Optimizers and schedulers": OPTIMIZERS,
     "Weights": WEIGHTS,
     "Modules": MODULES,
+    "What a model holds": HELD,
     "Batches": BATCHES,
     "Models": ARRIVALS,
     "Saving and loading": STATES,
