@@ -170,7 +170,9 @@ def reductions(preset: str) -> None:
     assert counted == sum(map(torch.numel, theirs)) and type(counted) is int
     expected = sum(float(p.grad.square().sum()) for p in theirs if p.grad is not None)
     assert math.isclose(ours(square_of_gradient), expected, rel_tol=1e-9)
-    assert math.isclose(ours(lambda p: p.abs().max(), "max"), max(float(p.abs().max()) for p in theirs))
+    assert math.isclose(
+        ours(lambda p: p.abs().max(), "max"), max(float(p.abs().max()) for p in theirs)
+    )
     assert math.isclose(ours(lambda p: p.min().item(), "min"), min(float(p.min()) for p in theirs))
     assert ours(has_nan, "any") is False and ours(lambda p: bool(p.isfinite().all()), "all") is True
     held = dict(parallel.named_parameters())
