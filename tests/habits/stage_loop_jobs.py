@@ -45,7 +45,9 @@ REFUSED: dict[str, tuple[str, Callable[[Model], Any]]] = {
     "all in one vector": (TOGETHER, lambda m: torch.cat([p.flatten() for p in weights(m)]).norm()),
     "of many at once": (TOGETHER, lambda m: sum(n.sum() for n in torch._foreach_abs(gradients(m)))),
     "norms of many at once": (NORM, lambda m: torch._foreach_norm(gradients(m))),
-    "a penalty that is logged": (TOGETHER, lambda m: float(sum(p.square().sum() for p in m.parameters()))),
+    "a penalty that is logged": (
+        TOGETHER, lambda m: float(sum(p.square().sum() for p in m.parameters())),
+    ),
     "a root of a penalty": (
         ROOT, lambda m: (sum(p.square().sum() for p in m.parameters()) ** 0.5).backward(),
     ),
@@ -182,7 +184,7 @@ def reductions(preset: str) -> None:
     assert math.isnan(ours(lambda p: None if p.grad is None else p.grad.max(), "max"))
     with pytest.raises(InputError, match=re.escape("no reduction 'mean'; there are sum, max")):
         ours(torch.numel, "mean")
-    with pytest.raises(InputError, match="returned a .* of shape .*Let it return one number"):
+    with pytest.raises(InputError, match=r"returned a .* of shape .*Let it return one number"):
         ours(lambda p: p.abs())
     with pytest.raises(InputError, match="no max of no numbers"):
         ours(lambda p: None, "max")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
+import torch.distributed as dist
 
 from autopar.errors import InputError
 
@@ -24,7 +25,7 @@ OVER_STAGES = (
 OWN = (
     "For numbers of this rank's parameters alone read p.full_tensor(), on every rank of the stage."
 )
-LIBRARY = (str(Path(__file__).parents[2]), str(Path(torch.__file__).parent))
+LIBRARY = (str(Path(__file__).parents[2]), str(Path(dist.__file__).parent.parent))
 """Folders whose code reads numbers on behalf of the user's: autopar and torch."""
 Place = tuple[tuple[CodeType, int], ...]
 """The user's calls, from the innermost: code and instruction."""

@@ -39,7 +39,7 @@ SUMS = JOINS | {
 }  # fmt: skip
 SCALES = frozenset({"mul", "__mul__", "__rmul__", "div", "__truediv__", "true_divide"})
 """`SUMS` and, with another factor alone, `SCALES`: names of functions that keep a sum's terms apart."""
-GRADIENT = torch.Tensor.grad.__get__  # type: ignore[attr-defined]
+GRADIENT: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 EQUAL = (torch.equal, torch.Tensor.equal)
 
 
@@ -81,7 +81,7 @@ class StageTensor(DTensor):
         if not isinstance(optimizer_that_steps(), torch.optim.Optimizer if is_decision else OF_ONE):
             self.origin.loops.note(min(self.origin.parameters))
 
-    def __deepcopy__(self, memo: Any) -> DTensor:
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
         """Return a plain DTensor; copies are not tracked."""
         made = self._plain(_torch.local_of(self).detach().clone())
         if self.grad is not None:
@@ -93,7 +93,7 @@ class StageTensor(DTensor):
         """Write a plain DTensor, which any process can read."""
         return self._plain(_torch.local_of(self).detach()).__reduce_ex__(protocol)
 
-    def _plain(self, local: torch.Tensor) -> DTensor:
+    def _plain(self, local: torch.Tensor) -> torch.Tensor:
         made = _torch.dtensor(local, self._spec)
         if isinstance(self, torch.nn.Parameter):
             return torch.nn.Parameter(made, requires_grad=self.requires_grad)
