@@ -99,6 +99,8 @@ NORMS: tuple[Any, ...] = (
 )  # fmt: skip
 """Functions that users compute norms of gradients with."""
 NORMS_OF_MANY: tuple[Any, ...] = (torch._foreach_norm,)
+GRADIENT_OF: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+"""The function behind ``tensor.grad``."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 

@@ -39,7 +39,6 @@ SUMS = JOINS | {
 }  # fmt: skip
 SCALES = frozenset({"mul", "__mul__", "__rmul__", "div", "__truediv__", "true_divide"})
 """`SUMS` and, with another factor alone, `SCALES`: names of functions that keep a sum's terms apart."""
-GRADIENT: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 EQUAL = (torch.equal, torch.Tensor.equal)
 
 
@@ -125,7 +124,7 @@ def _marked(tensor: DTensor, origin: Origin) -> DTensor:
 def _with_origin(made: DTensor, func: Callable[..., Any], args: tuple[Any, ...]) -> DTensor:
     """Mark a result; raise `InputError` if it is a number of several parameters of these stages."""
     given = list(_tensors(args))
-    if func == GRADIENT:
+    if func == _torch.GRADIENT_OF:
         if type(made) is DTensor:
             _marked(made, replace(given[0].origin, of_gradient=True))
         return made
