@@ -27,6 +27,8 @@ def whole_number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], s
         tensor.read(is_decision=tensor.dtype is torch.bool)
     if all(isinstance(kind, Replicate) for kind in tensor.placements):
         return _torch.unhandled(operator, args, kwargs)
+    if isinstance(tensor, StageTensor) and tensor.origin.loops.apart:
+        return tensor.full_tensor().item()  # all ranks of the stage read it, one by one
     if stage:
         raise InputError(
             "A number (.item(), float(), bool()) is read from a tensor of which this rank holds "

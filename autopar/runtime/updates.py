@@ -146,12 +146,13 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
                 if (note := getattr(owner, "note_refused_update", None)) is not None:
                     note(error)  # ranks of other stages may step
                 raise
-    if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
-        return
-    _SWAPPED[optimizer] = [
-        [_swapped(optimizer, parameter) for parameter in group["params"]]
-        for group in optimizer.param_groups
-    ]
+    with _torch.untracked():
+        if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
+            return
+        _SWAPPED[optimizer] = [
+            [_swapped(optimizer, parameter) for parameter in group["params"]]
+            for group in optimizer.param_groups
+        ]
     for group, swapped in zip(optimizer.param_groups, _SWAPPED[optimizer], strict=True):
         group["params"] = [each.local for each in swapped]
 

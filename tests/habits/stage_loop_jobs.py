@@ -163,9 +163,11 @@ def has_nan(p: torch.Tensor) -> Any:
 def reductions(preset: str) -> None:
     """Equal to one process on every rank, tied weights once, with and without stages."""
     torch.manual_seed(0)
-    options = (
-        {"pipeline": autopar.Pipeline(2, "gpipe", 2)} if preset == "stages" else {"preset": preset}
-    )
+    options: dict[str, Any] = {} if preset == "stages" else {"preset": preset}
+    if "stages" in preset:
+        options["pipeline"] = autopar.Pipeline(2, "gpipe", 2)
+    if preset == "fsdp in stages":
+        options["preset"] = "fsdp"
     single, parallel = trained(Tied().double(), **options)
     ours, theirs = parallel.reduce_over_parameters, list(single.parameters())
     counted = ours(torch.numel)

@@ -21,9 +21,17 @@ def test_penalties_that_are_sums(pool: Pool) -> None:
     pool.run(2, jobs.penalties)
 
 
-@pytest.mark.parametrize("preset", ["stages", "fsdp", "ddp"])
-def test_reductions_over_all_parameters(pool: Pool, preset: str) -> None:
-    pool.run(2, jobs.reductions, preset)
+@pytest.mark.parametrize(
+    ("preset", "ranks"),
+    [
+        ("stages", 2),
+        ("fsdp", 2),
+        ("ddp", 1),
+        pytest.param("fsdp in stages", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_reductions_over_all_parameters(pool: Pool, preset: str, ranks: int) -> None:
+    pool.run(ranks, jobs.reductions, preset)
 
 
 def test_a_function_that_fails_on_one_stage(pool: Pool) -> None:

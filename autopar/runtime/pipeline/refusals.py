@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from autopar.errors import InputError, RankFailedError
+from autopar.runtime import _torch
 from autopar.runtime.failures import RESTART
 
 Told = tuple[bool, str, str]
@@ -32,8 +33,9 @@ class Refusals:
         """Keep the first `InputError` that these checks raise."""
         self._step = None
         try:
-            for check in checks:
-                check()
+            with _torch.untracked():
+                for check in checks:
+                    check()
         except InputError as error:
             self._step = error
 
