@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -32,6 +33,7 @@ from autopar.runtime.parameter_reduction import (
     numbers_of,
     reduced,
 )
+from autopar.runtime.pipeline.refusals import refused_by_all
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
 from autopar.runtime.sharded_parameter import ShardedParameter, refuse_other_data
@@ -304,9 +306,10 @@ class CheckpointableModule(nn.Module):
         self._begin_call("a load of weights", meet=True)
         names = self._persistent if part is None else self._persistent & part
         wanted = {name: t for name, t in self._targets.items() if name in names}
-        match = self._dialect.match(wanted, source)
-        if strictly is not None:
-            refuse_leftovers(source, match.missing, match.unexpected, strictly)
+        with refused_by_all() if self.IN_STAGES else nullcontext():
+            match = self._dialect.match(wanted, source)
+            if strictly is not None:
+                refuse_leftovers(source, match.missing, match.unexpected, strictly)
         load(source, self._targets, match)
         return match
 

@@ -134,3 +134,16 @@ def asynchronous(rank: int) -> None:
     parallel.zero_grad()
     p.grad = None
     assert parallel.train_steps([batch, batch], optimizer).isfinite().all()
+
+
+def loads(rank: int) -> None:
+    """A state dict that lacks a tensor of one stage changes nothing on any rank."""
+    _, parallel = in_stages()
+    kept = {name: tensor.clone() for name, tensor in parallel.full_state_dict().items()}
+    given = {name: tensor * 2 for name, tensor in parallel.state_dict().items()}
+    if dist.get_rank() == rank:
+        given.popitem()
+    with pytest.raises(InputError, match="does not fit the model: it has no"):
+        parallel.load_state_dict(given)
+    for name, tensor in parallel.full_state_dict().items():
+        assert torch.equal(tensor, kept[name]), name

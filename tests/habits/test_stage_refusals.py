@@ -25,3 +25,7 @@ def test_updates(pool: Pool, on: tuple[int, ...]) -> None:
 
 def test_asynchronous_schedules(pool: Pool) -> None:
     pool.run(2, jobs.asynchronous, 1)
+
+
+def test_state_dicts(pool: Pool) -> None:
+    pool.run(2, jobs.loads, 1)

@@ -6,7 +6,8 @@ step.  So a step collects its refusals, tells all ranks, and raises on all of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 
@@ -16,6 +17,24 @@ from autopar.runtime.failures import RESTART
 
 Told = tuple[bool, str, str]
 """Whether the rank trains parameters, and what was refused to it: an update, this step."""
+
+
+@contextmanager
+def refused_by_all() -> Iterator[None]:
+    """Raise on all ranks the `InputError` that the body raises on one; all ranks call it."""
+    refused: InputError | None = None
+    try:
+        yield
+    except InputError as error:
+        refused = error
+    said = "" if refused is None else str(refused)
+    ranks = [said] * dist.get_world_size()
+    dist.all_gather_object(ranks, said)
+    if refused is not None:
+        raise refused
+    for rank, there in enumerate(ranks):
+        if there:
+            raise InputError(f"Rank {rank} refuses: {there}")
 
 
 class Refusals:
