@@ -21,6 +21,7 @@ from autopar.ir.placement import N, P, R, S, Type
 from autopar.plans.decisions import OpSharding
 from autopar.rules import candidates
 from autopar.sharding.sharding_problem import batch_inputs
+from autopar.sharding.whole_operators import why_whole
 from autopar.utils.messages import argument
 
 PREFIX = "denominator_"
@@ -192,7 +193,9 @@ def check_separable(graph: Graph, pieces: int) -> dict[str, frozenset[Type]]:
         if not (node.is_leaf or short(node.op) in _PLACED):
             found = _types(node, options[node.name], types)
         if not all(found):
-            raise InputError(_mixes(node, graph))
+            raise InputError(
+                f"{why_whole(node, graph)} Microbatches would change what the model computes. {as_one()}"
+            )
         types |= {tensor.name: kinds for tensor, kinds in zip(node.outputs, found, strict=True)}
     for name, value in graph.mutations:
         if not types[value] <= {N, R}:
@@ -222,16 +225,3 @@ def _types(
         frozenset(option.outputs[place][0] for option in suitable)
         for place in range(len(node.outputs))
     ]
-
-
-def _where(node: Node) -> str:
-    return f" ({node.origin.file}:{node.origin.line})" if node.origin.file else ""
-
-
-def _mixes(node: Node, graph: Graph) -> str:
-    shapes = ", ".join(str(list(graph.tensors[name].shape)) for name in node.operands)
-    where = _where(node)
-    return (
-        f"{node.path}{where} mixes the samples of a batch (operands {shapes}), so microbatches would "
-        f"change what the model computes. {as_one()}"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +100,15 @@ def dtensor(local: torch.Tensor, layout: DTensorSpec, kind: type[DTensor] = DTen
 
 plain_function: Callable[..., Any] = torch._C._disabled_torch_function_impl
 """The default of ``__torch_function__`` for a subclass that does not override a function."""
+untracked: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunctionSubclass
+"""Within it no ``__torch_function__`` runs, which costs microseconds for every attribute of a tensor."""
 NORMS: tuple[Any, ...] = (
     torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm,
 )  # fmt: skip
 """Functions that users compute norms of gradients with."""
 NORMS_OF_MANY: tuple[Any, ...] = (torch._foreach_norm,)
+GRADIENT_OF: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+"""The function behind ``tensor.grad``."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 

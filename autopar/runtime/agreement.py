@@ -49,6 +49,9 @@ def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) ->
     if here.rank == 0:
         words = _collected(here, key, word, label)
         error = words if isinstance(words, AutoparError) else _compared(words, what, remedy)
+        if not here.peers and error is None:
+            launch.write_table()  # before any rank goes on: it may end at any time
+            here.meet_peers(here.store)
         kind = "" if error is None else type(error).__name__
         here.store.set(key, json.dumps([kind, str(error)]))
         here.read.append(key)
@@ -57,6 +60,7 @@ def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) ->
         return
     here.store.set(f"{key}/{here.rank}", word)
     kind, message = json.loads(written(here, key, 0, label, arrived=f"{key}/0"))
+    here.meet_peers(here.store)
     if kind:
         raise _known(kind, message)
 

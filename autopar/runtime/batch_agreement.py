@@ -1,11 +1,12 @@
 """Compares the ranks' batches in every step, before a collective could hang on different shapes.
 
-One small all-gather over gloo carries five numbers per rank: a hash of keys, shapes and constants; a
+One small all-gather over gloo carries six numbers per rank: a hash of keys, shapes and constants; a
 hash of values; the index of the part of the batch that the rank passes; a hash of the modules' modes;
-and a hash of the values that the model reads outside.  Ranks of the same part must agree on the second;
-all ranks must agree on the first, the fourth and, unless their graphs are the same, the fifth.  The hash
-of values covers all elements in the first step, and `SAMPLED` elements of each tensor later.  Tensors on
-a GPU, which would have to be waited for, are then included in every `SELDOM`-th step only.
+a hash of the values that the model reads outside; and whether the rank refuses the step.  Ranks of the
+same part must agree on the second; all ranks must agree on the first, the fourth and, unless their
+graphs are the same, the fifth.  The hash of values covers all elements in the first step, and `SAMPLED`
+elements of each tensor later.  Tensors on a GPU, which would have to be waited for, are then included in
+every `SELDOM`-th step only.
 """
 
 from __future__ import annotations
@@ -54,6 +55,17 @@ class Captures(Protocol):
         """Return the digest of the graph that this rank captures of a batch now."""
 
 
+class Refusals(Protocol):
+    """What is refused to this rank alone."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is."""
+
+    def settle(self, group: dist.ProcessGroup | None) -> None:
+        """Raise on all ranks what one of them refuses; all ranks call it."""
+
+
 class BatchAgreement:
     """Compares the batches of all ranks, step by step."""
 
@@ -71,13 +83,17 @@ class BatchAgreement:
         state: ModelState,
         *,
         local: bool,
+        refusals: Refusals | None = None,
     ) -> None:
         """Raise `RankMismatchError`, on all ranks, if batches or models do not match.
 
         `part` is the index of this rank's part of the batch, 0 if all pass the whole batch.  A rank that
-        captured another graph would plan it, and wait for the others.
+        captured another graph would plan it, and wait for the others.  If `refusals` of any rank exist,
+        all ranks settle them.
         """
         if self._group is None:
+            if refusals is not None:
+                refusals.settle(None)
             return
         batch, modes = Batch.of(args, kwargs), _modes(state)
         around = self._compiler.outside()
@@ -86,7 +102,10 @@ class BatchAgreement:
         kinds = _number(repr(batch.signature))
         values = _number(batch.digest if first else _sample(batch, self._steps % SELDOM == 0))
         self._steps += 1
-        rows = self._gathered(kinds, values, part, _number(modes), _number(outside))
+        refused = refusals is not None and refusals.is_any
+        rows = self._gathered(kinds, values, part, _number(modes), _number(outside), refused)
+        if refusals is not None and any(row[5] for row in rows):
+            refusals.settle(self._group)
         if _differ(rows, 3):
             agreement.assert_same_on_all_ranks(MODES, modes, ALIKE)
         step = "the first step" if first else f"step {self._steps}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -25,6 +26,14 @@ from autopar.runtime.extra import (
 )
 from autopar.runtime.holders import holders, like_a_sequence
 from autopar.runtime.inference import outside_inference
+from autopar.runtime.parameter_reduction import (
+    Number,
+    Reduction,
+    check_reduction,
+    numbers_of,
+    reduced,
+)
+from autopar.runtime.pipeline.refusals import refused_by_all
 from autopar.runtime.random import Seeds
 from autopar.runtime.scaler import GradScaler
 from autopar.runtime.sharded_parameter import ShardedParameter, refuse_other_data
@@ -192,6 +201,25 @@ class CheckpointableModule(nn.Module):
         """
         return GradScaler(self._device, **settings)
 
+    def reduce_over_parameters(
+        self, function: Callable[[torch.Tensor], Any], op: Reduction = "sum"
+    ) -> Number:
+        """Call a function with each parameter of the model, and reduce its results, equal on all ranks.
+
+        The function returns one number (a scalar tensor or Python's), or None to leave a parameter out;
+        ``parameter.grad`` is the gradient.  `op`: "sum", "max", "min", "any" or "all".  With pipeline
+        stages each rank calls it with the parameters of its own; tied parameters count once.
+
+        Raises `InputError` for another `op`, for results that are no numbers, and on all ranks if the
+        function raises on one stage.
+        """
+        check_reduction(op)
+        self._begin_call("reduce_over_parameters", meet=True)
+        return reduced(self._numbers_of(function), op)
+
+    def _numbers_of(self, function: Callable[[torch.Tensor], Any]) -> list[Number]:
+        return numbers_of(function, self.named_parameters())
+
     @outside_inference
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the tensors that this rank holds, by the user's names."""
@@ -278,9 +306,10 @@ class CheckpointableModule(nn.Module):
         self._begin_call("a load of weights", meet=True)
         names = self._persistent if part is None else self._persistent & part
         wanted = {name: t for name, t in self._targets.items() if name in names}
-        match = self._dialect.match(wanted, source)
-        if strictly is not None:
-            refuse_leftovers(source, match.missing, match.unexpected, strictly)
+        with refused_by_all() if self.IN_STAGES else nullcontext():
+            match = self._dialect.match(wanted, source)
+            if strictly is not None:
+                refuse_leftovers(source, match.missing, match.unexpected, strictly)
         load(source, self._targets, match)
         return match
 

@@ -59,6 +59,8 @@ class Launch:
             )
             addresses.atexit = False  # the group ends with the process
         self.calls = Calls()
+        self.peers: dict[int, Peer] = {}
+        """The processes of the other ranks; known once all ranks have compared something."""
         self.read: list[str] = []
         """Keys that can be deleted once all ranks have reached the next comparison."""
         self._meetings = 0
@@ -66,6 +68,14 @@ class Launch:
     def connection(self) -> Any:
         """Return a connection to the store for one more thread: a blocked call blocks its connection."""
         return _own(self._served.clone(), self.name)
+
+    def meet_peers(self, store: Any) -> None:
+        """Read the processes of the other ranks from the store, once they are in it."""
+        if not self.peers and self.size > 1 and store.check([TABLE]):
+            table = json.loads(store.get(TABLE).decode())
+            found = {rank: Peer(**peer) for rank, peer in enumerate(table)}
+            del found[self.rank]
+            self.peers = found
 
     def let_go(self) -> None:
         """Release the store, as this launch is not read any more."""
@@ -166,6 +176,12 @@ def forget(launch: Launch) -> None:
         _stop_hosts()
 
 
+def write_table() -> None:
+    """On rank 0, once all ranks have joined: wait until the table of their processes is written."""
+    for host in _hosts:
+        host.join(BY_S)
+
+
 def at_end(function: Callable[[], None]) -> None:
     """Call `function` when this process ends; children of multiprocessing do not run atexit hooks."""
     key = (os.getpid(), function)
@@ -190,8 +206,7 @@ def say_goodbye(leave: Callable[[Launch], None]) -> None:
     raw = _torch.store()
     launch = _begin(raw, BY_S)
     leave(launch)
-    for host in _hosts:
-        host.join(BY_S)
+    write_table()
 
 
 def _begin(raw: Any, patience_s: float | None = None) -> Launch:

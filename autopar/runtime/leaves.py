@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.module import Namespace
@@ -39,10 +40,11 @@ class Leaves:
 
         `keep`: no code of the user's ran since the last refresh, so gathered leaves are reused.
         """
-        refuse_other_data(self._slots)
-        replaced = self._rebuild()
-        if not keep:
-            self.gather()
+        with _torch.untracked():
+            refuse_other_data(self._slots)
+            replaced = self._rebuild()
+            if not keep:
+                self.gather()
         return replaced
 
     def writes_shown(self) -> Callable[[], None]:

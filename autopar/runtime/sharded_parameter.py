@@ -7,7 +7,7 @@ after every update.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -21,6 +21,11 @@ from autopar.runtime import _torch
 from autopar.runtime.padded_layout import PaddedLayout
 from autopar.runtime.shard_layout import ShardLayout
 from autopar.runtime.updates import update_locally
+
+
+def unmarked(gradient: DTensor) -> DTensor:
+    """Return a gradient as it is; ranks of pipeline stages mark theirs."""
+    return gradient
 
 
 class Touched(Enum):
@@ -37,6 +42,8 @@ class ShardedParameter:
 
     `entry` converts the part at rest to the padded part in the step.
 
+    `marked` returns a new gradient as the user sees it.
+
     `pending`: the leaf's gradient holds sums that are not synchronised yet.  `p.grad` shows them, and
     `base` is the synchronised gradient that they will be added to.
 
@@ -51,7 +58,7 @@ class ShardedParameter:
     hops: tuple[Hop, ...]
     pieces: ShardLayout
     entry: PaddedLayout
-    gradient_kind: type[DTensor] = DTensor
+    marked: Callable[[DTensor], DTensor] = unmarked
     leaf: torch.Tensor = field(init=False)
     pending: bool = False
     base: torch.Tensor | None = None
@@ -135,7 +142,7 @@ class ShardedParameter:
         It has its own version counter, separate from that of the buffer it is a view of.
         """
         assert isinstance(self.parameter, DTensor)
-        return _torch.dtensor(local.data, self.parameter._spec, self.gradient_kind)
+        return self.marked(_torch.dtensor(local.data, self.parameter._spec))
 
     def reconcile(self) -> None:
         """Check what the user did to `p.grad` since unsynchronised sums were shown there.

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
@@ -40,7 +39,6 @@ def slot(
     dtype: str | None,
     mesh: Mesh,
     device_mesh: DeviceMesh,
-    gradient_kind: type[DTensor] = DTensor,
 ) -> ShardedParameter:
     """Return the empty slot of one parameter; `dtype`: that of its leaf, None for its own."""
     shape, coordinate = tuple(parameter.shape), tuple(device_mesh.get_coordinate() or ())
@@ -61,7 +59,6 @@ def slot(
         hops(entry, mesh),
         ShardLayout.of(entry, in_step, mesh),
         PaddedLayout.of(shape, entry.pads, entry.stored, mesh, coordinate),
-        gradient_kind,
     )
 
 

@@ -138,15 +138,21 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     stepped = set(map(id, _parameters(optimizer)))
     for owner, (parameters, check) in list(_CHECKS.items()):
         if stepped & parameters and (found := check()) is not None:
-            _refuse_coupled(optimizer, owner)
-            _refuse_plain(optimizer)
-            found()
-    if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
-        return
-    _SWAPPED[optimizer] = [
-        [_swapped(optimizer, parameter) for parameter in group["params"]]
-        for group in optimizer.param_groups
-    ]
+            try:
+                _refuse_coupled(optimizer, owner)
+                _refuse_plain(optimizer)
+                found()
+            except InputError as error:
+                if (note := getattr(owner, "note_refused_update", None)) is not None:
+                    note(error)  # ranks of other stages may step
+                raise
+    with _torch.untracked():
+        if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
+            return
+        _SWAPPED[optimizer] = [
+            [_swapped(optimizer, parameter) for parameter in group["params"]]
+            for group in optimizer.param_groups
+        ]
     for group, swapped in zip(optimizer.param_groups, _SWAPPED[optimizer], strict=True):
         group["params"] = [each.local for each in swapped]
 

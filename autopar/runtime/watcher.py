@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from autopar.runtime.launch import TABLE, Launch, forget, from_launcher
-from autopar.runtime.peers import ENDED, STOPPED, Peer
+from autopar.runtime.launch import Launch, forget, from_launcher
+from autopar.runtime.peers import ENDED, STOPPED
 
 KEY, LEFT, DONE = "failed", "left", "done"
 """Keys: first failure; calls of an ended rank; number of ranks that no longer need rank 0's store."""
@@ -48,7 +48,6 @@ class Watcher:
         self._limit_s, self._leave = limit_s, leave
         self._store, self._last_words = launch.connection(), launch.connection()
         self._over = threading.Event()
-        self._peers: dict[int, Peer] = {}
         self._waited: dict[tuple[str, int], float] = {}
         self._talked = self._beats = self._beat_seen = 0
         self._talking, self._talked_seen = False, -1
@@ -97,10 +96,7 @@ class Watcher:
             return found
         self._read_left()
         self._answer()
-        if not self._peers and self._store.check([TABLE]):
-            peers = json.loads(self._store.get(TABLE).decode())
-            self._peers = {rank: Peer(**peer) for rank, peer in enumerate(peers)}
-            del self._peers[self.launch.rank]
+        self.launch.meet_peers(self._store)
         return self._of_left() or self._of_silent()
 
     def _read_left(self) -> None:
@@ -143,13 +139,13 @@ class Watcher:
 
         Every such rank is the next of some other, so that all are watched.
         """
-        if all(peer.is_near for peer in self._peers.values()) or not self._limit_s:
+        if all(peer.is_near for peer in self.launch.peers.values()) or not self._limit_s:
             return None
         rank, size = self.launch.rank, self.launch.size
         self._beats += 1
         self._store.set(f"beat/{rank}", str(self._beats))
         others = [(rank + step) % size for step in range(1, size)]
-        far = [r for r in others if r not in self.left and not self._peers[r].is_near]
+        far = [r for r in others if r not in self.left and not self.launch.peers[r].is_near]
         if not far or not self._store.check([f"beat/{far[0]}"]):
             return None
         beat = int(self._store.get(f"beat/{far[0]}"))
@@ -158,7 +154,7 @@ class Watcher:
             return None
         return failure(
             far[0],
-            f"{self._peers[far[0]]} gave no sign of life for {REMOTE * self._limit_s:g} s: it is "
+            f"{self.launch.peers[far[0]]} gave no sign of life for {REMOTE * self._limit_s:g} s: it is "
             f"stopped, or its machine or network is down. {SWITCH}",
         )
 
@@ -168,7 +164,7 @@ class Watcher:
             return None
         if from_launcher():
             return failure(None, "The launcher, which keeps the store of the ranks, has ended.")
-        host = self._peers.get(0)
+        host = self.launch.peers.get(0)
         if host is None or not host.is_near:
             return None
         # The kernel closes the sockets of a process long before it has ended, on a busy machine.
@@ -191,7 +187,7 @@ class Watcher:
                 return
 
     def _of_peers(self, passed: float) -> Failure | None:
-        for rank, peer in self._peers.items():
+        for rank, peer in self.launch.peers.items():
             if not peer.is_near or rank in self.left:
                 continue
             state = peer.state()
@@ -248,9 +244,18 @@ class Watcher:
         return found
 
     def cause(self, seconds: float) -> Failure | None:
-        """Return the failure behind a lost connection, waiting up to `seconds` for the threads."""
+        """Return the failure behind a lost connection, waiting up to `seconds` for the threads.
+
+        A process that has ended for `GONE_S` is the cause, if the threads have not seen it yet.
+        """
         until = time.monotonic() + seconds
+        ended: dict[int, float] = {}
         while self.found is None and time.monotonic() < until:
+            for rank, peer in self.launch.peers.items():
+                if not peer.is_near or rank in self.left or peer.state() not in ENDED:
+                    continue
+                if time.monotonic() - ended.setdefault(rank, time.monotonic()) > GONE_S:
+                    return failure(rank, f"{peer} {ENDED_SILENTLY}")
             early = [rank for rank, n in self.left.items() if n < self.launch.calls.count]
             if early:
                 return failure(early[0], early_of(self, early[0]))

@@ -17,6 +17,7 @@ from autopar.plans.record import Share
 from autopar.request import presets
 from autopar.request.constraints import Constraint
 from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
+from autopar.sharding.whole_operators import first_whole, why_whole
 from autopar.utils.messages import argument
 
 
@@ -136,6 +137,9 @@ def _remedies(mesh: Mesh, graph: Graph) -> str:
     )
     samples = [node.outputs[0].shape[0] for node in batch_inputs(graph)]
     if samples and all(size % mesh.world_size == 0 for size in samples):
+        node = first_whole(graph)
+        if node is not None:
+            return f"{why_whole(node, graph)} Or use another preset or none, or pass {wholes}."
         return (
             "The mesh divides the batch, so it is the model's operators that the preset does not "
             "split: they have no rule, or sizes that the mesh does not divide. See which with "

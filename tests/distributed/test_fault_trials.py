@@ -21,6 +21,7 @@ WORDS = {
     "interrupt": "KeyboardInterrupt",
     "sigterm": SILENT,
     "kill": SILENT,
+    "kill_early": SILENT,
     "segfault": SILENT,
     "abort": SILENT,
     "kill_in_thread": SILENT,

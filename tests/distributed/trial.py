@@ -78,6 +78,15 @@ def train_behind(action: Callable[[], Any]) -> None:
     steps(parallel, 100_000)
 
 
+def train_behind_one(action: Callable[[], Any]) -> None:
+    """The failing rank does this behind the first step."""
+    parallel = parallelized()
+    step(parallel)
+    if here:
+        action()
+    steps(parallel, 100_000)
+
+
 def fail(*_: Any) -> None:
     raise ValueError("broken on purpose")
 
@@ -188,6 +197,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "interrupt": lambda: train_behind(lambda: os.kill(os.getpid(), signal.SIGINT)),
     "sigterm": lambda: train_behind(lambda: os.kill(os.getpid(), signal.SIGTERM)),
     "kill": lambda: train_behind(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "kill_early": lambda: train_behind_one(lambda: os.kill(os.getpid(), signal.SIGKILL)),
     "segfault": lambda: train_behind(lambda: os.kill(os.getpid(), signal.SIGSEGV)),
     "abort": lambda: train_behind(os.abort),
     "kill_in_thread": lambda: train_behind(in_thread),

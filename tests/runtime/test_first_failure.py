@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from autopar.runtime import agreement, launch
 from autopar.runtime.failure_watchdog import _Watch
-from autopar.runtime.watcher import say
+from autopar.runtime.launch import Launch
+from autopar.runtime.peers import Peer, _machine, _stat
+from autopar.runtime.watcher import Watcher, say
+from tests.pool import Pool
 
 LOST = RuntimeError("[gloo] Connection closed by peer [10.0.0.1]:5")
 
@@ -47,3 +53,45 @@ def test_the_first_failure_is_told_to_who_fails_later() -> None:
     earlier = {"rank": 0, "message": "earlier"}
     assert _Watch._publish(watcher(None, earlier), ValueError("later")) == earlier
     assert _Watch._publish(watcher(None, None), ValueError("first")) is None
+
+
+def _process() -> tuple[subprocess.Popen[bytes], Peer]:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    return child, Peer(child.pid, _stat(child.pid)[1], _machine(), "here")
+
+
+def test_a_killed_process_is_named_before_the_threads_see_it() -> None:
+    """Of two that have ended, the first; one that runs, and one that left, are not to blame."""
+    children = [_process() for _ in range(4)]
+    peers = dict(enumerate(peer for _, peer in children))
+    here: Any = SimpleNamespace(
+        peers=peers, calls=SimpleNamespace(count=3), connection=lambda: None, rank=4
+    )
+    watcher = Watcher(here, 0.0, lambda _: None)
+    watcher.left = {0: 3}
+    try:
+        assert watcher.cause(0.2) is None
+        for rank in (0, 2):
+            children[rank][0].kill()
+            children[rank][0].wait()
+        found = watcher.cause(10.0)
+        assert found is not None and found["rank"] == 2
+        assert found["message"].startswith(f"process {children[2][0].pid} on here ended without")
+    finally:
+        for child, _ in children:
+            child.kill()
+            child.wait()
+
+
+def _peers_at_once() -> tuple[int, dict[int, int]]:
+    agreement.assert_same_on_all_ranks("nothing", "")
+    here: Launch = launch.current()
+    return Peer.here().pid, {rank: peer.pid for rank, peer in here.peers.items()}
+
+
+def test_peers_are_known_behind_the_first_comparison(pool: Pool) -> None:
+    """A rank may be killed in its first step: the others know its process by then."""
+    found = pool.run(3, _peers_at_once)
+    pids = dict(enumerate(pid for pid, _ in found))
+    for rank, (_, peers) in enumerate(found):
+        assert peers == {other: pid for other, pid in pids.items() if other != rank}

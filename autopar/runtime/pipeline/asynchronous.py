@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -11,6 +12,7 @@ from autopar.errors import InputError
 from autopar.request.batch import Batch
 from autopar.runtime import agreement
 from autopar.runtime.checkpointable import refuse_without_gradients
+from autopar.runtime.failures import refuse_broken
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream
@@ -42,11 +44,10 @@ class Asynchronous(Pipelined):
         """
         refuse_without_gradients(self)
         built = self._stream_of(batches)
-        for batch in batches:
-            self.refuse_what_is_not_there(batch)
-        self._refuse(optimizer)
+        refuse_broken(self._broken)
         self._begin_call("train_steps")
-        self._agree(batches[0])
+        wanted = (partial(self.refuse_what_is_not_there, batch) for batch in batches)
+        self._agree(batches[0], *wanted, partial(self._refuse, optimizer))
         agreement.assert_same_on_all_ranks("the number of batches", str(len(batches)))
 
         self._leaves.refresh()

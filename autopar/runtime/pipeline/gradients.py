@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
 from autopar.runtime.pipeline.filling import Filling
@@ -42,17 +43,19 @@ class Gradients:
         """Wait for all reductions, and set every parameter's gradient."""
         for filling in self._fillings.values():
             filling.finish()
-        for slot in self._slots:
-            if not slot.hops and slot.leaf.grad is not None:
-                slot.settle(slot.leaf.grad.to(slot.local.dtype))
-        for slot in self._slots:
-            slot.untouch()
+        with _torch.untracked():
+            for slot in self._slots:
+                if not slot.hops and slot.leaf.grad is not None:
+                    slot.settle(slot.leaf.grad.to(slot.local.dtype))
+            for slot in self._slots:
+                slot.untouch()
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for slot in self._slots:
-            slot.drop()
-            slot.parameter.grad = None
+        with _torch.untracked():
+            for slot in self._slots:
+                slot.drop()
+                slot.parameter.grad = None
 
 
 def last_stages(order: Sequence[int], stages: Mapping[int, Iterable[str]]) -> dict[str, int]:

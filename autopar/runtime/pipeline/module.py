@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from autopar.errors import InputError
+from autopar.errors import InputError, RankFailedError
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.request.batch import Batch
 from autopar.request.weights import OF_THE_MODEL, Weights
@@ -29,6 +30,7 @@ from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
 from autopar.runtime.module import Namespace
 from autopar.runtime.only import refuse_other_gradients
+from autopar.runtime.parameter_reduction import Number
 from autopar.runtime.pipeline.buffers import Buffers
 from autopar.runtime.pipeline.built import Built, Compiles
 from autopar.runtime.pipeline.copies import copies
@@ -36,10 +38,16 @@ from autopar.runtime.pipeline.directions import Directions
 from autopar.runtime.pipeline.engine import Engine, own_engine
 from autopar.runtime.pipeline.gradients import Gradients, last_stages
 from autopar.runtime.pipeline.links import LinksOf
+from autopar.runtime.pipeline.loops import Loops
+from autopar.runtime.pipeline.losses import on_all_ranks
 from autopar.runtime.pipeline.norm import norm_over_stages
+from autopar.runtime.pipeline.numbers_of_stages import numbers_of_all_stages
 from autopar.runtime.pipeline.ownership import Ownership
+from autopar.runtime.pipeline.refusals import Refusals
 from autopar.runtime.pipeline.stage import Stage, Tensors
+from autopar.runtime.pipeline.stage_tensor import Marks
 from autopar.runtime.pipeline.step import Step
+from autopar.runtime.pipeline.unavailable import WithoutStages
 from autopar.runtime.programs import Numbers, in_parts, samples_in
 from autopar.runtime.random import Seeds
 from autopar.runtime.sharded_parameter import refuse_other_data
@@ -50,7 +58,7 @@ from autopar.runtime.weights.match import Dialect
 from autopar.runtime.world import worker_mesh
 
 
-class Pipelined(CheckpointableModule):
+class Pipelined(WithoutStages, CheckpointableModule):
     """Trained with ``loss = parallel.train_step(**batch); optimizer.step(); parallel.zero_grad()``.
 
     Each rank holds the parameters of its own stages, as DTensors under the user's names.  `plan` is
@@ -82,7 +90,8 @@ class Pipelined(CheckpointableModule):
         self.seeds = Seeds(seed)
         self._tree = Namespace(axes=self.axes)
         self._owned = Ownership(built, self.device_mesh)
-        self._slots = list(self._owned.slots(model))
+        self._loops = Loops()
+        self._slots = list(self._owned.slots(model, Marks(self._loops)))
         self._targets = self._owned.targets(model, self._slots)
         self._persistent = frozenset(model.state_dict())
         self._aliases = aliases
@@ -99,7 +108,7 @@ class Pipelined(CheckpointableModule):
         )  # fmt: skip
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         self._trained = {slot.name: slot.parameter.requires_grad for slot in self._slots}
-        self._broken = ""
+        self._broken, self._refusals = "", Refusals(any(self._trained.values()))
         check_before_steps(self, (slot.parameter for slot in self._slots), self._before_update)
         last = last_stages(built.order, built.parameters)
         shares = max((each.plan.buckets for each in built.programs.values()), default=1)
@@ -157,7 +166,7 @@ class Pipelined(CheckpointableModule):
     ) -> torch.Tensor:
         """Run forward and backward of a batch by the schedule, and synchronise the gradients.
 
-        Return the loss of the whole batch, equal on all ranks; a `scaler` scales the gradients alone.
+        Return the loss of the whole batch, equal on all ranks; a `scaler` scales gradients alone.
         """
         if "microbatches" in batch and "microbatches" not in self._expected.example.tensors:
             raise InputError(
@@ -171,11 +180,10 @@ class Pipelined(CheckpointableModule):
     ) -> torch.Tensor:
         """Run `train_step` with the actions executed by `engine`."""
         refuse_without_gradients(self)
-        self.refuse_what_is_not_there(batch)
-        refuse_other_data(self._slots)
+        refuse_broken(self._broken)
         check_autocast(self._device, self._precision)
         self._begin_call("a training step")
-        self._agree(batch)
+        self._agree(batch, partial(self.refuse_what_is_not_there, batch))
         built = self._for_batch(batch, training=True)
         run = engine(built)
         with self.whole_or_ended():
@@ -191,7 +199,6 @@ class Pipelined(CheckpointableModule):
 
     def refuse_what_is_not_there(self, batch: Mapping[str, Any]) -> None:
         """Raise `InputError` if a step would not compute the gradients that the user requests."""
-        refuse_broken(self._broken)
         refuse_other_gradients(Batch.of((), batch).tensors, self._slots, self._trained)
 
     @contextmanager
@@ -283,10 +290,28 @@ class Pipelined(CheckpointableModule):
         self._written.used_by(built)
         return built
 
-    def _agree(self, batch: Mapping[str, Any]) -> None:
-        """Check that all ranks have the same batch and the same model state."""
+    def _agree(self, batch: Mapping[str, Any], *checks: Callable[[], None]) -> None:
+        """Check that all ranks have the same batch and the same model state.
+
+        Raise on all ranks what `checks` raise on one of them.
+        """
+        self._loops.forget()
+        self._refusals.collect(*checks, partial(refuse_other_data, self._slots))
         stands = self._attributes.state(torch.is_grad_enabled())
-        self._agreement.check((), batch, 0, stands, local=False)
+        try:
+            self._agreement.check((), batch, 0, stands, local=False, refusals=self._refusals)
+        except RankFailedError as error:
+            self._broken = str(error)
+            raise
+
+    def note_refused_update(self, error: InputError) -> None:
+        """Note that an optimizer was refused to step; the next step compares this with other ranks."""
+        self._refusals.note_update(error)
+
+    def _numbers_of(self, function: Callable[[torch.Tensor], Any]) -> list[Number]:
+        once = [(s.name, s.parameter) for s in self._slots if self._owned.is_owner(s.name)]
+        with self._loops.collected():
+            return numbers_of_all_stages(function, once, self._is_first)
 
     def _inputs(self, built: Built, part: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return the inputs of this rank's stages for one microbatch."""
@@ -322,15 +347,7 @@ class Pipelined(CheckpointableModule):
     def _everywhere(
         self, built: Built, own: torch.Tensor | None, shape: tuple[int, ...] = ()
     ) -> torch.Tensor:
-        """Return the loss (or losses) on all ranks: the sum over the workers that compute it."""
-        graph = next(g for g in built.stages.graphs if g.loss is not None)
-        assert graph.loss is not None
-        dtype = getattr(torch, graph.tensors[graph.loss].dtype)
-        loss = torch.zeros(shape, dtype=dtype, device=self._device)
-        if own is not None and self._is_first:
-            loss += own
-        dist.all_reduce(loss)
-        return loss
+        return on_all_ranks(built, own if self._is_first else None, shape, self._device)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile`, with these arguments, to the emitted blocks of this rank's stages.
@@ -341,21 +358,6 @@ class Pipelined(CheckpointableModule):
         self._finish = lambda built: built.compile(*args, **kwargs)
         for built in self._of_batch.values():
             self._finish(built)
-
-    def no_sync(self) -> NoReturn:
-        """Raise `InputError`, which says what to do instead."""
-        raise InputError(
-            "A pipeline has no no_sync(): every train_step adds to the existing gradients. Call "
-            "it several times before optimizer.step()."
-        )
-
-    def save_weights(self, path: str | Path, *, file_size: float = 5e9) -> NoReturn:
-        """Raise `InputError`, which says what to do instead."""
-        raise InputError(
-            "A pipeline has no save_weights() yet. Call parallel.full_state_dict() on every "
-            "rank and write it on one of them (safetensors.torch.save_file), or call "
-            "parallel.save(path)."
-        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""

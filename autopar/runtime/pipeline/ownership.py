@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autopar.ir.placement import I, Sharding
 from autopar.plans.decisions import ParameterPlan
 from autopar.runtime.pipeline.built import Built
-from autopar.runtime.pipeline.stage_gradient import StageGradient
+from autopar.runtime.pipeline.stage_tensor import Marks
 from autopar.runtime.pipeline.targets import Spread
 from autopar.runtime.pipeline.tiles import Layout
 from autopar.runtime.sharded_parameter import ShardedParameter
@@ -35,8 +35,8 @@ class Ownership:
         """Whether this rank's worker is the first that holds a parameter, and so counts and saves it."""
         return self.holders(name)[0] == self.built.worker
 
-    def slots(self, model: nn.Module) -> Iterator[ShardedParameter]:
-        """Yield the parameters of this rank's stages, in the model's order."""
+    def slots(self, model: nn.Module, marks: Marks) -> Iterator[ShardedParameter]:
+        """Yield the parameters of this rank's stages, in the model's order, marked as such."""
         worker, mesh = self.built.worker, self.built.plan.workers[self.built.worker].mesh
         dtypes = {
             node.target: node.outputs[0].dtype
@@ -47,7 +47,7 @@ class Ownership:
             if worker in self.holders(name):
                 entry = self._entry(name, worker)
                 dtype = dtypes.get(name)
-                yield slot(parameter, entry, dtype, mesh, self.device_mesh, StageGradient)
+                yield marks.on(slot(parameter, entry, dtype, mesh, self.device_mesh))
 
     def targets(self, model: nn.Module, slots: Iterable[ShardedParameter]) -> dict[str, Spread]:
         """Return every tensor of the model: this rank's part of it, or a meta tensor."""

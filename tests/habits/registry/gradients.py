@@ -6,6 +6,13 @@ from tests.habits.registry.habit import NOT_TRIED, Habit
 
 BY_STEP = "`loss = model.train_step(**batch)`: forward and backward are one on a pipeline"
 INSTEAD_OF_NORM = "`model.clip_grad_norm_(max_norm)`, which returns the norm of all stages"
+OVERFLOW = """
+for step in range(2):
+    train(model, batch(step))
+    for name, p in own.named_parameters():
+        if step == 1 and name == "head.bias":
+            p.grad.fill_(float("nan"))
+"""
 
 GRADIENTS: tuple[Habit, ...] = (
     Habit(
@@ -86,6 +93,36 @@ result = [float(p.grad.norm()) for n, p in own.named_parameters() if n == "layer
 """,
         in_stages="Call parallel.clip_grad_norm_",
         instead="`p.grad.full_tensor().norm()` on the ranks that hold the parameter",
+    ),
+    Habit(
+        "squares added up as numbers: `sum(p.grad.square().sum().item() for p in ...)`",
+        """
+train(model, batch(0))
+result = sum(p.grad.square().sum().item() for p in model.parameters())
+""",
+        in_stages="reads a number of",
+        instead="`model.reduce_over_parameters(lambda p: p.grad.square().sum())`",
+        remedy="""
+train(model, batch(0))
+result = model.reduce_over_parameters(lambda p: p.grad.square().sum())
+""",
+    ),
+    Habit(
+        "a step skipped `if any(p.grad.isnan().any() for p in ...)`",
+        OVERFLOW
+        + """
+    if not any(p.grad.isnan().any() for p in model.parameters()):
+        optimizer.step()
+    optimizer.zero_grad()
+""",
+        in_stages="reads a number of",
+        instead="`model.reduce_over_parameters(lambda p: p.grad.isnan().any(), 'any')`",
+        remedy=OVERFLOW
+        + """
+    if not model.reduce_over_parameters(lambda p: p.grad.isnan().any(), "any"):
+        optimizer.step()
+    optimizer.zero_grad()
+""",
     ),
     Habit(
         "`p.grad.mul_(0.5)` in place",
