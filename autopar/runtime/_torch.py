@@ -95,10 +95,9 @@ def dtensor(local: torch.Tensor, layout: DTensorSpec, kind: type[DTensor] = DTen
 plain_function: Callable[..., Any] = torch._C._disabled_torch_function_impl
 """The default of ``__torch_function__`` for a subclass that does not override a function."""
 NORMS: tuple[Any, ...] = (
-    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm,
+    torch.linalg.vector_norm, torch.linalg.norm, torch.norm, torch.Tensor.norm, torch._foreach_norm,
 )  # fmt: skip
 """Functions that users compute norms of gradients with."""
-NORMS_OF_MANY: tuple[Any, ...] = (torch._foreach_norm,)
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -140,6 +139,24 @@ def has_step_hooks(optimizer: torch.optim.Optimizer, but: Sequence[Callable[...,
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks,
     )  # fmt: skip
     return any(hook not in but for each in hooks for hook in each.values())
+
+
+def around_step(
+    optimizer: torch.optim.Optimizer, before: Callable[..., Any], after: Callable[..., Any]
+) -> Callable[[], None]:
+    """Call `before` behind the optimizer's other hooks on a step that begins, and `after` before them.
+
+    Return what removes both.  It has to be called from a global hook on that step.
+    """
+    first = optimizer.register_step_pre_hook(before)
+    last = optimizer.register_step_post_hook(after)
+    optimizer._optimizer_step_post_hooks.move_to_end(last.id, last=False)
+
+    def remove() -> None:
+        first.remove()
+        last.remove()
+
+    return remove
 
 
 def has_forward_hooks(module: nn.Module) -> bool:

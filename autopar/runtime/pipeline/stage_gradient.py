@@ -1,15 +1,13 @@
 """A DTensor for gradients of a stage's parameters, which refuses norms over this rank's stages alone.
 
 Values computed from one gradient may be read.  Norms, which users add up as Python numbers, and scalars
-that combine several gradients would cover this rank's stages only, and are refused.  Muon and
-Adafactor may take norms in their steps.
+that combine several gradients would cover this rank's stages only, and are refused.  Optimizers that
+take norms in their steps get plain whole gradients (`autopar.runtime.whole_step`).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,8 +20,6 @@ REMEDY = (
     "Call parallel.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_: it clips by the "
     "whole model's norm and returns it (float('inf') clips nothing)."
 )
-OF_ONE = (torch.optim.Muon, torch.optim.Adafactor)
-"""Optimizers that take norms of single gradients, and use each for its own parameter alone."""
 COPIES: tuple[Any, ...] = (
     torch.Tensor.clone, torch.clone, torch.Tensor.detach, torch.detach,
     torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like,
@@ -36,7 +32,7 @@ class StageGradient(DTensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _torch.NORMS_OF_MANY or (func in _torch.NORMS and not _steps()):
+        if func in _torch.NORMS:
             raise InputError(
                 "This norm covers only the gradients of this rank's stages; those of other "
                 f"stages are on other ranks. {REMEDY}"
@@ -56,20 +52,6 @@ class StageNumber(DTensor):
                 f"this rank's stages, and those of other stages are on other ranks. {REMEDY}"
             )
         return _marked(_torch.plain_function(func, types, args, kwargs or {}), args)
-
-
-def _steps() -> bool:
-    """Return whether one of `OF_ONE` steps, and asks for the norm of one parameter's gradient.
-
-    A step with a closure does not count: the closure may take norms for other purposes.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "step" and type(frame.f_locals.get("self")) in OF_ONE:
-            taken = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
-            return not any(callable(frame.f_locals.get(name)) for name in taken)
-        frame = frame.f_back
-    return False
 
 
 def _tensors(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:

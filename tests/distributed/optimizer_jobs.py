@@ -1,0 +1,216 @@
+"""Runs in pool workers: optimizers that need more of a gradient than a rank's part of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn, optim
+from torch.distributed.tensor import DTensor
+
+import autopar
+from autopar.errors import InputError
+from autopar.runtime import checkpoint
+from tests.distributed.jobs import same_weights
+
+LIMIT = 1e-9
+STEPS = 4
+
+
+class Layers(nn.Module):
+    """Three layers, of sizes that two ranks do and do not divide; one bias is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 5)])
+        self.layers[1].bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x.square().mean()
+
+
+class Own(optim.Optimizer):
+    """A loop over parameters with gradients, as users write it."""
+
+    def __init__(self, parameters: Iterable[Any], lr: float = 0.05) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(group["lr"] * self.direction(p, self.state[p]))
+        return loss
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class Lars(Own):
+    """The norm of the weight over that of its gradient."""
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        momentum = state.setdefault("momentum", torch.zeros_like(p))
+        momentum.lerp_(p.grad / p.grad.norm().clamp(min=1e-12), 0.3)
+        return p.norm() * momentum
+
+
+class Lamb(Own):
+    """Adam with a trust ratio, and a step count that is a Python number."""
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        if not state:
+            state.update(step=0, mean=torch.zeros_like(p), square=torch.zeros_like(p))
+        state["step"] += 1
+        state["mean"].lerp_(p.grad, 0.1)
+        state["square"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
+        update = state["mean"] / (state["square"].sqrt() + 1e-6) / state["step"]
+        return update * (p.norm() / update.norm().clamp(min=1e-12)).clamp(max=10.0)
+
+
+class Shampoo(Own):
+    """Kronecker factors of the gradient: square states of other shapes, in a list."""
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        matrix = p.grad.reshape(p.shape[0], -1)
+        sizes = matrix.shape
+        factors = state.setdefault("factors", [1e-3 * torch.eye(n).to(p) for n in sizes])
+        factors[0].add_(matrix @ matrix.T)
+        factors[1].add_(matrix.T @ matrix)
+        left, right = (self.root(factor) for factor in factors)
+        return (left @ matrix @ right).reshape(p.shape)
+
+    @staticmethod
+    def root(matrix: torch.Tensor) -> torch.Tensor:
+        values, vectors = torch.linalg.eigh(matrix)
+        return vectors @ torch.diag(values.clamp(min=1e-12) ** -0.25) @ vectors.T
+
+
+class Normalised(Own):
+    """Divides by the norm of the whole gradient."""
+
+    norm: torch.Tensor
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        every = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
+        self.norm = sum(gradient.square().sum() for gradient in every) ** 0.5
+        return super().step(closure)
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        return p.grad / self.norm
+
+
+class Counted(Normalised):
+    """Draws noise for each gradient, and counts its steps in an attribute."""
+
+    count = 0
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        self.count += 1
+        return super().direction(p, state) + torch.randn_like(p) / self.count
+
+
+class Lion(Own):
+    """An elementwise one that nobody knows."""
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        momentum = state.setdefault("momentum", torch.zeros_like(p))
+        momentum.lerp_(p.grad, 0.1)
+        return (momentum + 0.1 * p.grad).sign() * 0.1
+
+
+def muon(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    return optim.Muon([p for p in parameters if p.ndim == 2], lr=0.02)
+
+
+def adafactor(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    return optim.Adafactor(parameters, lr=0.02)
+
+
+def of_transformers(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    from transformers.optimization import Adafactor
+
+    return Adafactor(parameters, beta1=0.9)
+
+
+def in_groups(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    several = list(parameters)
+    matrices = [p for p in several if p.ndim == 2]
+    others = [p for p in several if p.ndim != 2]
+    groups = [{"params": matrices, "lr": 0.01}, {"params": others, "lr": 0.1}]
+    return Lars([group for group in groups if group["params"]])
+
+
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "muon": muon, "adafactor": adafactor, "adafactor of transformers": of_transformers,
+    "lars": Lars, "groups": in_groups, "lamb": Lamb, "lion": Lion,
+    "shampoo": lambda ps: Shampoo([p for p in ps if p.ndim == 2]),
+    "normalised": Normalised, "noise": Counted,
+}  # fmt: skip
+WHOLE_MODEL = ("normalised", "noise")
+
+
+def batch(number: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    return {"x": torch.randn(8, 8, generator=generator, dtype=torch.float64)}
+
+
+def trained(model: Any, optimizer: Any, first: int, last: int) -> None:
+    """Steps on the batches of these numbers."""
+    has_rate = optimizer.param_groups[0]["lr"] is not None
+    schedule = optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0) if has_rate else None
+    for number in range(first, last):
+        torch.manual_seed(number)
+        if isinstance(model, autopar.runtime.checkpointable.CheckpointableModule):
+            model.train_step(**batch(number))
+        else:
+            model(**batch(number)).backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        optimizer.zero_grad()
+
+
+def models(mesh: Any, options: dict[str, Any]) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    single = Layers().double()
+    made = autopar.parallelize(
+        copy.deepcopy(single), mesh, batch(0), hardware="cpu", **options
+    )
+    return single, made
+
+
+def equal(name: str, mesh: Any, options: dict[str, Any]) -> int:
+    """Steps are those of one process; the number of sharded parameters."""
+    single, parallel = models(mesh, options)
+    trained(single, OPTIMIZERS[name](single.parameters()), 0, STEPS)
+    optimizer = OPTIMIZERS[name](parallel.parameters())
+    trained(parallel, optimizer, 0, STEPS)
+    same_weights(parallel, single, LIMIT)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if isinstance(parameter, DTensor):
+                check_states(parameter, optimizer.state.get(parameter, {}))
+    return sum(any(k.is_shard() for k in p.placements) for p in parallel.parameters() if p.numel())
+
+
+def check_states(parameter: DTensor, state: Any) -> None:
+    """States of its shape are laid out like a parameter, and others whole, all as DTensors."""
+    for value in state.values() if isinstance(state, dict) else state:
+        if isinstance(value, (dict, list)):
+            check_states(parameter, value)
+        elif isinstance(value, torch.Tensor) and value.dim():
+            assert isinstance(value, DTensor)
+            follows = value.shape == parameter.shape
+            assert not follows or value.placements == parameter.placements
+            assert follows or value.to_local().shape == value.shape
