@@ -214,3 +214,40 @@ def check_states(parameter: DTensor, state: Any) -> None:
             follows = value.shape == parameter.shape
             assert not follows or value.placements == parameter.placements
             assert follows or value.to_local().shape == value.shape
+
+
+def save(name: str, folder: str, mesh: Any, options: dict[str, Any]) -> None:
+    """Half of the steps, and a checkpoint; on one process too, if there is no mesh."""
+    _, parallel = models(mesh, options)
+    optimizer = OPTIMIZERS[name](parallel.parameters())
+    trained(parallel, optimizer, 0, STEPS // 2)
+    parallel.save(f"{folder}/c", optimizer, STEPS // 2)
+
+
+def resume(name: str, folder: str, mesh: Any, options: dict[str, Any]) -> None:
+    """The other half, on another mesh; and in one process without autopar's module."""
+    single, parallel = models(mesh, options)
+    plain = copy.deepcopy(single)
+    trained(single, OPTIMIZERS[name](single.parameters()), 0, STEPS)
+    optimizer = OPTIMIZERS[name](parallel.parameters())
+    assert parallel.load(f"{folder}/c", optimizer) == STEPS // 2
+    trained(parallel, optimizer, STEPS // 2, STEPS)
+    same_weights(parallel, single, LIMIT)
+    alone = OPTIMIZERS[name](plain.parameters())
+    assert checkpoint.load(f"{folder}/c", plain, alone) == STEPS // 2
+    trained(plain, alone, STEPS // 2, STEPS)
+    for key, value in plain.state_dict().items():
+        assert torch.allclose(value, single.state_dict()[key], rtol=0, atol=LIMIT), key
+
+
+def whole_states(name: str, mesh: Any, options: dict[str, Any]) -> None:
+    """A state dict of one process is loaded as it is, before the first step."""
+    single, parallel = models(mesh, options)
+    alone = OPTIMIZERS[name](single.parameters())
+    trained(single, alone, 0, 2)
+    parallel.load_state_dict(single.state_dict())
+    optimizer = OPTIMIZERS[name](parallel.parameters())
+    optimizer.load_state_dict(copy.deepcopy(alone.state_dict()))
+    trained(single, alone, 2, STEPS)
+    trained(parallel, optimizer, 2, STEPS)
+    same_weights(parallel, single, LIMIT)
