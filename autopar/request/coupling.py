@@ -242,11 +242,17 @@ def _pickled(values: Mapping[str, Any]) -> bytes:
 
 
 def _skips(optimizer: optim.Optimizer, settings: Group, shape: tuple[int, ...]) -> bool:
-    """Whether a parameter without a gradient keeps its values and gets neither gradient nor state."""
+    """Whether a parameter without a gradient keeps its values and gets neither gradient nor state.
+
+    A step that cannot do without a gradient skips none.
+    """
     value = _drawn(shape, 0, _first(optimizer).device)
     parameter = nn.Parameter(value.clone())
     trial = _copy(optimizer, [{**copy.deepcopy(settings), "params": [parameter]}])
-    raw_step(optimizer)(trial)
+    try:
+        raw_step(optimizer)(trial)
+    except Exception:  # as of None.norm()
+        return False
     is_left = parameter.grad is None and torch.equal(parameter.detach(), value)
     return is_left and not trial.state.get(parameter)
 

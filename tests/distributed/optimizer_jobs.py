@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn, optim
 from torch.distributed.tensor import DTensor
 
 import autopar
-from autopar.errors import InputError
+from autopar.errors import InputError, RankMismatchError
 from autopar.runtime import checkpoint
 from tests.distributed.jobs import same_weights
 
@@ -24,7 +25,7 @@ class Layers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 12), nn.Linear(12, 5)])
+        self.layers = nn.ModuleList([nn.Linear(8, 12), nn.Linear(12, 27), nn.Linear(27, 7)])
         self.layers[1].bias.requires_grad_(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -102,9 +103,12 @@ class Normalised(Own):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         every = [p.grad for g in self.param_groups for p in g["params"] if p.grad is not None]
         self.norm = sum(gradient.square().sum() for gradient in every) ** 0.5
-        return super().step(closure)
+        super().step()
+        return loss
 
     def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
         return p.grad / self.norm
@@ -118,6 +122,44 @@ class Counted(Normalised):
     def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
         self.count += 1
         return super().direction(p, state) + torch.randn_like(p) / self.count
+
+
+class Outside(Lars):
+    """Writes to a parameter of the model, not of its groups."""
+
+    written: Any = None
+
+    def direction(self, p: Any, state: dict[str, Any]) -> torch.Tensor:
+        if self.written is not None:
+            self.written().mul_(0.5)
+        return super().direction(p, state)
+
+
+class Derived(optim.Muon):
+    """Changes gradients before torch's own step, and keeps one of them."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = p.grad / p.grad.norm()
+        return super().step(closure)
+
+
+class Lookahead(optim.Optimizer):
+    """Goes half the way of another optimizer, which has the same groups."""
+
+    def __init__(self, inner: optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        result = self.inner.step(closure)
+        for p, old in zip(parameters, before, strict=True):
+            p.lerp_(old, 0.5)
+        return result
 
 
 class Lion(Own):
@@ -156,8 +198,13 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "lars": Lars, "groups": in_groups, "lamb": Lamb, "lion": Lion,
     "shampoo": lambda ps: Shampoo([p for p in ps if p.ndim == 2]),
     "normalised": Normalised, "noise": Counted,
+    "derived": lambda ps: Derived([p for p in ps if p.ndim == 2], lr=0.02),
+    "lookahead": lambda ps: Lookahead(adafactor([p for p in ps if p.requires_grad])),
 }  # fmt: skip
 WHOLE_MODEL = ("normalised", "noise")
+"""Optimizers that stages refuse."""
+KEPT = [name for name in OPTIMIZERS if name not in ("noise", "lookahead")]
+"""Optimizers whose state dict is all that they keep."""
 
 
 def batch(number: int) -> dict[str, torch.Tensor]:
@@ -202,6 +249,13 @@ def equal(name: str, mesh: Any, options: dict[str, Any]) -> int:
             if isinstance(parameter, DTensor):
                 check_states(parameter, optimizer.state.get(parameter, {}))
     return sum(any(k.is_shard() for k in p.placements) for p in parallel.parameters() if p.numel())
+
+
+def uneven(mesh: Any, options: dict[str, Any]) -> bool:
+    """Whether a parameter rests in parts of different sizes."""
+    _, parallel = models(mesh, options)
+    found = [p for p in parallel.parameters() if isinstance(p, DTensor)]
+    return any(p.shape[k.dim] % mesh for p in found for k in p.placements if k.is_shard())
 
 
 def check_states(parameter: DTensor, state: Any) -> None:
@@ -251,3 +305,79 @@ def whole_states(name: str, mesh: Any, options: dict[str, Any]) -> None:
     trained(single, alone, 2, STEPS)
     trained(parallel, optimizer, 2, STEPS)
     same_weights(parallel, single, LIMIT)
+
+
+def closures(name: str, mesh: Any, options: dict[str, Any]) -> None:
+    """A closure is called within the step, and computes with the weights of that time."""
+    single, parallel = models(mesh, options)
+    losses = []
+    for model in (single, parallel):
+        optimizer = OPTIMIZERS[name](model.parameters())
+
+        def closure(model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = model(**batch(0))
+            loss.backward()
+            return loss.detach()
+
+        losses.append([float(optimizer.step(closure)) for _ in range(STEPS)])
+    same_weights(parallel, single, LIMIT)
+    assert all(abs(a - b) < LIMIT for a, b in zip(*losses, strict=True)), losses
+
+
+def hooks(mesh: Any, options: dict[str, Any]) -> None:
+    """Hooks on the step see the optimizer's own parameters, before and behind the whole step."""
+    single, parallel = models(mesh, options)
+    for model in (single, parallel):
+        optimizer = Lars(model.parameters())
+        seen: list[Any] = []
+
+        def before(optimizer: Any, *_: Any) -> None:
+            nn.utils.clip_grad_value_(optimizer.param_groups[0]["params"], 1e-3)
+
+        def behind(optimizer: Any, *_: Any, seen: list[Any] = seen) -> None:
+            seen.append([p for p in optimizer.param_groups[0]["params"] if p in optimizer.state])
+
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(behind)
+        trained(model, optimizer, 0, STEPS)
+        trains = [p for p in model.parameters() if p.requires_grad]
+        assert [list(map(id, each)) for each in seen] == [list(map(id, trains))] * STEPS
+    same_weights(parallel, single, LIMIT)
+
+
+def refused(mesh: Any, options: dict[str, Any]) -> None:
+    """Different noise on the ranks, and writes beside the step; the next step is right."""
+    single, parallel = models(mesh, options)
+    optimizer = Counted(parallel.parameters())
+    parallel.train_step(**batch(0))
+    torch.manual_seed(torch.distributed.get_rank())
+    with pytest.raises(RankMismatchError, match="Call torch.manual_seed with the same number"):
+        optimizer.step()
+    outside = Outside(parallel.parameters())
+    weight = parallel.layers[0].weight
+    outside.step()
+    outside.written = lambda: weight
+    with pytest.raises(InputError, match="written to while the optimizer stepped"):
+        outside.step()
+    parallel.load_state_dict(single.state_dict())
+    parallel.zero_grad()
+    trained(single, Lars(single.parameters()), 0, STEPS)
+    outside = Outside(parallel.parameters())
+    outside.written = None
+    trained(parallel, outside, 0, STEPS)
+    same_weights(parallel, single, LIMIT)
+
+
+def coupled(name: str) -> str:
+    """The error of an optimizer that needs what other stages hold."""
+    _, parallel = models(2, {"pipeline": 2})
+    optimizer = OPTIMIZERS[name](parallel.parameters())
+    before = parallel.full_state_dict()
+    try:
+        trained(parallel, optimizer, 0, 1)
+    except InputError as error:
+        after = parallel.full_state_dict()
+        assert all(torch.equal(value, after[key]) for key, value in before.items())
+        return str(error)
+    return ""
