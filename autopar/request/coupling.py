@@ -49,10 +49,14 @@ ELEMENTWISE = (
     optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
 )  # fmt: skip
 """Optimizers of torch whose update of an entry depends on no other entry; no subclasses."""
-WHOLE_PARAMETER = ("torch.optim.Adafactor", "torch.optim.Muon", "transformers.optimization.Adafactor")
+WHOLE_PARAMETER = (
+    "torch.optim.Adafactor",
+    "torch.optim.Muon",
+    "transformers.optimization.Adafactor",
+)
 """Names of classes that treat each parameter by itself, and need it whole; no subclasses."""
 WHOLE_MODEL = (optim.LBFGS,)
-"""Classes that take products over all parameters, of which DTensors give the right ones."""
+"""Classes that take products over all parameters."""
 STAND_IN = "_autopar_stands_in"
 LISTS = {"params", "param_names"}
 """Entries of a group with one element for each parameter."""
@@ -60,7 +64,13 @@ RATE = 0.0123
 """Learning rate of the trial: a schedule may begin at zero, where all updates are equal."""
 SCALES = (1e-5, 1.0, 1e5, 1.0)
 """Sizes of the gradients of a trial's steps, so that clipping by a norm is reached."""
-SHAPES: dict[int, tuple[int, ...]] = {0: (), 1: (24,), 2: (160, 144), 3: (6, 8, 10), 4: (8, 4, 3, 3)}
+SHAPES: dict[int, tuple[int, ...]] = {
+    0: (),
+    1: (24,),
+    2: (160, 144),
+    3: (6, 8, 10),
+    4: (8, 4, 3, 3),
+}
 """Shapes of a trial by number of dims: large enough for factored and for 8-bit states."""
 TOLERANCE = 1e-6
 """Relative difference of updates in float64 that counts as rounding."""
@@ -126,7 +136,7 @@ def raw_step(optimizer: optim.Optimizer) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A trial's parameters after each step, stacked; its settings; and whether it kept anything elsewhere."""
+    """A trial's parameters after each step, stacked; its settings; whether it kept more elsewhere."""
 
     values: Sequence[torch.Tensor]
     settings: Sequence[Group]
@@ -199,20 +209,20 @@ def _run(
     for settings, several in groups:
         values = [_drawn(shape, 0, device)[part].clone() for shape in several]
         made.append({**copy.deepcopy(settings), "params": [nn.Parameter(v) for v in values]})
-    parameters = [p for group in made for p in group["params"]]
+    parameters: list[torch.Tensor] = [p for group in made for p in group["params"]]
     trial = _copy(optimizer, made)
     before = _kept(trial)
-    values = [[p.detach().clone()] for p in parameters]
+    courses = [[p.detach().clone()] for p in parameters]
     for number, scale in enumerate(SCALES):
         for parameter, shape in zip(parameters, shapes, strict=True):
             parameter.grad = scale * _drawn(shape, number + 1, device)[part].clone()
         raw_step(optimizer)(trial)
-        for so_far, parameter in zip(values, parameters, strict=True):
+        for so_far, parameter in zip(courses, parameters, strict=True):
             so_far.append(parameter.detach().clone())
     keys = {id(key) for key in trial.state} - {id(p) for p in parameters}
     left = [{key: group[key] for key in group.keys() - LISTS} for group in made]
     elsewhere = bool(keys) or before != _kept(trial)
-    return _Trial([torch.stack(each) for each in values], left, elsewhere)
+    return _Trial([torch.stack(each) for each in courses], left, elsewhere)
 
 
 def _drawn(shape: tuple[int, ...], number: int, device: torch.device) -> torch.Tensor:

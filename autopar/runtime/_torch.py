@@ -150,7 +150,8 @@ def around_step(
     """
     first = optimizer.register_step_pre_hook(before)
     last = optimizer.register_step_post_hook(after)
-    optimizer._optimizer_step_post_hooks.move_to_end(last.id, last=False)
+    behind: Any = optimizer._optimizer_step_post_hooks
+    behind.move_to_end(last.id, last=False)
 
     def remove() -> None:
         first.remove()

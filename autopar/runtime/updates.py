@@ -26,7 +26,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from autopar.errors import InputError
 from autopar.request.coupling import (
     ELEMENTWISE,
-    WHOLE_MODEL,
     Coupling,
     Dependence,
     dependence_of,
@@ -172,8 +171,7 @@ def _dependence(optimizer: optim.Optimizer) -> Dependence:
 def _needs_whole(optimizer: optim.Optimizer) -> bool:
     """Whether the optimizer steps on whole tensors of our parameters."""
     return (
-        not isinstance(optimizer, WHOLE_MODEL)
-        and type(optimizer) not in ELEMENTWISE
+        type(optimizer) not in ELEMENTWISE
         and any(hasattr(parameter, OURS) for parameter in _parameters(optimizer))
         and not wraps_another(optimizer)
         and _dependence(optimizer).coupling is not Coupling.ENTRY

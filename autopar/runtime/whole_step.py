@@ -150,9 +150,7 @@ class WholeStep:
             names = self._names(number, parameters)
             groups.append({**settings, **names, "params": [whole.tensor for whole in wholes]})
         places = {id(whole.parameter): whole.tensor for whole in self._wholes}
-        self._standing = {
-            key: _replaced(value, places) for key, value in self._attributes.items()
-        }
+        self._standing = {key: _replaced(value, places) for key, value in self._attributes.items()}
         self._twin = twin(self._optimizer, groups, self._standing)
         given = self._optimizer.state
         for whole in self._wholes:
@@ -221,7 +219,7 @@ class WholeStep:
         state.update(found)
 
     def _random_state(self) -> bytes:
-        """Return the state of the generators that a step may draw from; b"" if its draws cannot matter."""
+        """Return the state of the generators that a step may draw from; b"" if draws do not matter."""
         if not self._draws:
             return b""
         states = [torch.get_rng_state()]

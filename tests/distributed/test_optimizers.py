@@ -62,9 +62,11 @@ def test_states_of_one_process_are_taken_as_they_are(pool: Pool, name: str) -> N
     pool.run(2, jobs.whole_states, name, *FSDP[1:])
 
 
-@pytest.mark.parametrize("name", ["lars", "normalised", "adafactor"])
-def test_closures_see_the_weights_of_the_step(pool: Pool, name: str) -> None:
-    pool.run(2, jobs.closures, name, *FSDP[1:])
+@pytest.mark.parametrize(
+    ("name", "way"), rotated(["lbfgs", "normalised", "adafactor", "lars"], [(UNEVEN,), (FSDP,)])
+)
+def test_closures_see_the_weights_of_the_step(pool: Pool, name: str, way: Any) -> None:
+    pool.run(2, jobs.closures, name, *way[1:])
 
 
 def test_hooks_run_around_the_whole_step(pool: Pool) -> None:

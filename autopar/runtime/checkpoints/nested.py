@@ -28,14 +28,14 @@ def spelled(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if type(value) not in BRACKETS or not _has_tensors(value):
         yield key, value
         return
-    opening, closing = BRACKETS[type(value)]
+    brackets = BRACKETS[type(value)]
     for place, each in value.items() if isinstance(value, dict) else enumerate(value):
         if not isinstance(place, int) and not (isinstance(place, str) and place.isidentifier()):
             raise CheckpointError(
                 f"The optimizer's state {key!r} is a dict with the key {place!r}, which a checkpoint "
                 "cannot hold: use integers or names as keys."
             )
-        yield from spelled(f"{key}{opening}{place!r}{closing}", each)
+        yield from spelled(f"{key}{brackets[0]}{place!r}{brackets[1]}", each)
 
 
 def rebuilt(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
