@@ -264,7 +264,9 @@ class Compiler:
         )
         return Settings(
             optimizer=options.optimizer,
-            states=options.states,
+            states=options.update.states,
+            whole_states=options.update.whole_states,
+            reads=options.update.reads,
             memory_limit=None if options.memory_limit == math.inf else options.memory_limit,
             preset=options.preset or "",
             constraints=chosen,

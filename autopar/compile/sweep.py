@@ -115,7 +115,9 @@ class _Swept:
         graphs = ((batch, compiler.graph(resized(self.inputs, batch))) for batch in batches)
         settings = Settings(
             optimizer=options.optimizer,
-            states=options.states,
+            states=options.update.states,
+            whole_states=options.update.whole_states,
+            reads=options.update.reads,
             precision=str(options.precision),
             times=compiler.times,
         )

@@ -21,13 +21,13 @@ from autopar.cost.parameters import (
 )
 from autopar.cost.prefetched import prefetched
 from autopar.cost.prices import Prices
+from autopar.cost.whole_updates import gathered_nbytes, optimizer_seconds
 from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Traffic
 from autopar.ir.graph import Graph, Saved, Tensor
 from autopar.memory.lifetimes import Lifetimes
 from autopar.memory.recompute_set import again
 from autopar.memory.saved_tensors import SavedTensors
-from autopar.memory.shards import local_nbytes
 from autopar.memory.timeline import MemoryTimeline
 from autopar.plans.buckets import buckets
 from autopar.plans.decisions import Choice, Conversion, ParameterPlan
@@ -83,7 +83,9 @@ def estimate(
         if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
     }
     keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision, prefetch)
+    updating = gathered_nbytes(((leaf[p.name], p.stored) for p in parameters), prices)
     moments = MemoryTimeline(keeps, fresh, gradient_buckets(graph, parameters, prices, shares))
+    kept_nbytes = moments.keeps.nbytes()
     parts = parts_of(
         spent, run_again.computed, beside, prices, laid, update_s, hideable, moments.lives
     )
@@ -97,8 +99,8 @@ def estimate(
         parameter_nbytes=sum(b.parameter for b in bytes_of),
         gradient_nbytes=sum(b.gradient for b in bytes_of),
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
-        activation_nbytes=moments.keeps.nbytes(),
-        working_nbytes=working(moments),
+        activation_nbytes=kept_nbytes,
+        working_nbytes=max(working(moments), updating - in_flight * kept_nbytes),
         in_flight=in_flight,
         operators=op_times(spent, moments),
         parts=parts,
@@ -186,7 +188,7 @@ def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: 
     """Return the seconds of the optimizer step on one rank's parameters at rest."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return sum(
-        prices.update(prices.at_rest(local_nbytes(tensor, p.stored, prices.mesh), tensor))
+        optimizer_seconds(tensor, p.stored, prices)
         for p in parameters
         if (tensor := leaf[p.name]).differentiable
     )

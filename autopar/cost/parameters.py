@@ -11,6 +11,7 @@ from functools import cache
 from autopar.cost.covering import late
 from autopar.cost.prices import Prices, is_sum
 from autopar.cost.routes import ALL, Routes
+from autopar.cost.whole_updates import optimizer_seconds, replicated_nbytes
 from autopar.ir.conversion import Step, Traffic
 from autopar.ir.graph import Graph, Tensor
 from autopar.ir.mesh import Mesh
@@ -210,7 +211,7 @@ def storage_seconds(
     mesh = prices.mesh
     update = 0.0
     if tensor.differentiable:
-        update = prices.update(prices.at_rest(local_nbytes(tensor, storage.stored, mesh), tensor))
+        update = optimizer_seconds(tensor, storage.stored, prices)
     steps = gather_steps(tensor, storage, routes)
     issued = [part for step in steps for part in prices.reduced(step, tensor)]
     issued += exchanges(tensor, storage.stored, mesh, prices.master_itemsize)
@@ -290,7 +291,7 @@ def storage_nbytes(
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf
-    states = int(prices.states * stored) if is_reached else 0
+    states = int(prices.states * stored) + replicated_nbytes(tensor, prices) if is_reached else 0
     if frees(storage.stored, storage.leaf, prices):
         gradient = stored if is_reached else 0
     else:

@@ -10,6 +10,7 @@ from autopar.ir.conversion import Copy, Direction, Step, Traffic
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.plans.grouping import is_gather
+from autopar.request.optimizers import Reads
 from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.curves import is_known
 from cost_models.exchanges import EXCHANGES
@@ -48,6 +49,10 @@ class Prices:
     """Whether the optimizer updates a parameter in one kernel."""
     regathers: bool = False
     """Whether the backward repeats all-gathers of activations."""
+    whole_states: float = 0.0
+    """Bytes of optimizer states of other shapes, relative to the parameter's; every rank holds all."""
+    reads: Reads = "shards"
+    """The tensors that the optimizer's update of a parameter needs whole."""
 
     @cached_property
     def device(self) -> Device:

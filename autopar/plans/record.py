@@ -9,6 +9,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.pads import Pad
 from autopar.plans.texts import ShardingText
 from autopar.request.constraints import Constraint
+from autopar.request.optimizers import Reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,8 @@ class PlanRequest:
     inputs that hold only a rank's part of the batch; None: inputs arrive whole.  `kept`: parameters had
     to keep the shardings of an earlier plan.  `recompute` lists the allowed recomputation modes, and
     `outputs` the results that the model returns besides its loss.  `regathers`: the backward repeats
-    all-gathers of activations.
+    all-gathers of activations.  `whole_states` are the bytes of optimizer states of other shapes,
+    relative to the parameter's, and `reads` is what the optimizer's update needs whole.
     """
 
     memory_limit: float | None = None
@@ -32,6 +34,8 @@ class PlanRequest:
     recompute: tuple[Recompute, ...] = ("none",)
     outputs: tuple[str, ...] = ()
     regathers: bool = False
+    whole_states: float = 0.0
+    reads: Reads = "shards"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +30,16 @@ def context_of(value: Any) -> Any:
 def has_gradient_hooks(parameter: torch.Tensor) -> bool:
     """Whether the user registered gradient hooks on a leaf."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def without_hooks(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the attributes that torch's `Optimizer` sets, with empty tables of hooks."""
+    made = {key: value for key, value in vars(optimizer).items() if key in OF_TORCH}
+    return made | {key: OrderedDict() for key in made if key.endswith("_hooks")}
+
+
+OF_TORCH = {
+    *vars(torch.optim.SGD([torch.nn.Parameter(torch.empty(0))], lr=0.1)),
+    "_opt_called", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks",
+}  # fmt: skip
+"""Names of the attributes of torch's `Optimizer`; schedulers add the mark `_opt_called`."""

@@ -1,4 +1,4 @@
-"""The `optimizer` option: its name, the size of its state, and whether its step is fused.
+"""The `optimizer` option: its name, what it keeps and reads, and whether its step is fused.
 
 A name has only the arguments that determine these, as in ``SGD(momentum=0.9)``.
 """
@@ -6,17 +6,21 @@ A name has only the arguments that determine these, as in ``SGD(momentum=0.9)``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from autopar.errors import InputError
+from autopar.request.coupling import Coupling, dependence_of
 from autopar.utils.messages import argument
 
 OptimizerLike = type[torch.optim.Optimizer] | partial[torch.optim.Optimizer] | str
 """A class; a class with arguments, of which only those in `COUNT` matter; or either as text."""
+Reads = Literal["shards", "parameter", "model"]
+"""What an update of a parameter's shard needs: the shard, the whole parameter, or all parameters."""
 COUNT = ("momentum", "amsgrad", "centered", "fused")
 """Arguments that determine the optimizer state and how it is updated."""
 EXAMPLES = "'AdamW(fused=True)' or 'SGD(momentum=0.9)'"
@@ -38,14 +42,37 @@ def is_fused(name: str) -> bool:
     return bool(_parts(name)[1].get("fused"))
 
 
-def states_of(optimizer: OptimizerLike) -> float:
-    """Return the optimizer state per parameter in tensors of its size, measured by a trial step.
+@dataclass(frozen=True)
+class Update:
+    """What an optimizer keeps for each parameter, and what its update of one reads.
+
+    `states` counts tensors of the parameter's size, which are sharded as it is.  `whole_states` are the
+    bytes of its other states relative to the parameter's; every rank holds all of them.
+    """
+
+    states: float = 2.0
+    whole_states: float = 0.0
+    reads: Reads = "shards"
+
+
+ADAMW = Update()
+READS: Mapping[Coupling, Reads] = {
+    Coupling.ENTRY: "shards",
+    Coupling.PARAMETER: "parameter",
+    Coupling.MODEL: "model",
+}
+TRIED = (256, 192)
+"""Shape of the parameter of a trial step; not square, so that states of other shapes are told apart."""
+
+
+def update_of(optimizer: OptimizerLike) -> Update:
+    """Return what an optimizer keeps and reads, measured by a trial step on one matrix.
 
     Raise `InputError` if the optimizer cannot be built or stepped.
     """
     kind = maker_of(optimizer)
-    parameter = torch.nn.Parameter(torch.ones(64, 64))
-    parameter.grad = torch.ones(64, 64)
+    parameter = torch.nn.Parameter(torch.ones(TRIED))
+    parameter.grad = torch.ones(TRIED)
     try:
         built = kind([parameter])
         built.step()
@@ -55,8 +82,19 @@ def states_of(optimizer: OptimizerLike) -> float:
             f"({type(error).__name__}: {error}). Pass an optimizer with as much state, e.g. "
             f"{argument('optimizer', 'AdamW')}; you may train with any."
         ) from error
-    tensors = [v for v in built.state[parameter].values() if isinstance(v, torch.Tensor)]
-    return sum(tensor.numel() for tensor in tensors if tensor.dim()) / parameter.numel()
+    tensors = [tensor for tensor in _tensors(built.state[parameter]) if tensor.dim()]
+    alike = sum(tensor.shape == parameter.shape for tensor in tensors)
+    others = sum(tensor.nbytes for tensor in tensors if tensor.shape != parameter.shape)
+    reads = READS[dependence_of(built).coupling]
+    return Update(float(alike), others / parameter.nbytes, reads)
+
+
+def _tensors(state: Any) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, (Mapping, list, tuple)):
+        for each in state.values() if isinstance(state, Mapping) else state:
+            yield from _tensors(each)
 
 
 def maker_of(optimizer: OptimizerLike) -> Any:

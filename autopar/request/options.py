@@ -15,7 +15,7 @@ from autopar.errors import InputError
 from autopar.ir.blocks import MODES, Recompute
 from autopar.request.batches import Batches
 from autopar.request.constraints import Constraint, Given
-from autopar.request.optimizers import OptimizerLike, name_of, states_of
+from autopar.request.optimizers import ADAMW, OptimizerLike, Update, name_of, update_of
 from autopar.request.pipeline import Pipeline, StagesLike
 from autopar.request.planning import Planning
 from autopar.utils.messages import argument, of_python, quoted
@@ -83,8 +83,8 @@ class Options:
 
     loss: Loss | None = None
     optimizer: str = "AdamW"
-    states: float = 2.0
-    """Optimizer state per parameter, in tensors of its size."""
+    update: Update = ADAMW
+    """What the optimizer keeps for a parameter, and what its update reads."""
     precision: Precision = Precision()
     memory_limit: float | None = None
     preset: str | None = None
@@ -120,7 +120,7 @@ class Options:
         return cls(
             loss,
             name_of(optimizer),
-            states_of(optimizer),
+            update_of(optimizer),
             Precision.of(precision),
             nbytes(memory_limit),
             preset,

@@ -152,6 +152,25 @@ def has_step_hooks(optimizer: torch.optim.Optimizer, but: Sequence[Callable[...,
     return any(hook not in but for each in hooks for hook in each.values())
 
 
+def around_step(
+    optimizer: torch.optim.Optimizer, before: Callable[..., Any], after: Callable[..., Any]
+) -> Callable[[], None]:
+    """Call `before` behind the optimizer's other hooks on a step that begins, and `after` before them.
+
+    Return what removes both.  It has to be called from a global hook on that step.
+    """
+    first = optimizer.register_step_pre_hook(before)
+    last = optimizer.register_step_post_hook(after)
+    behind: Any = optimizer._optimizer_step_post_hooks
+    behind.move_to_end(last.id, last=False)
+
+    def remove() -> None:
+        first.remove()
+        last.remove()
+
+    return remove
+
+
 def has_forward_hooks(module: nn.Module) -> bool:
     """Whether hooks are called with the results of the module's forward."""
     return bool(module._forward_hooks or _global_forward_hooks)

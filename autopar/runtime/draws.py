@@ -6,6 +6,7 @@ draws the whole parameter, and rank 0's values are distributed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
+from autopar.runtime import whole_operators as whole
 from autopar.runtime.numbers import NUMBER, whole_number
 from autopar.runtime.parts import VIEWS, viewed
 
@@ -26,6 +28,12 @@ IN_PLACE = (
 )  # fmt: skip
 WHOLE = (aten.eye.out, aten.eye.m_out, aten.t_.default, aten.linalg_qr.default)
 """Operators that `eye_` and `orthogonal_` of torch.nn.init run on a whole matrix."""
+WHOLE_OPERATORS: tuple[tuple[tuple[Any, ...], _torch.Handler], ...] = (
+    (whole.LACKED, whole.on_whole),
+    (whole.LACKED_IN_PLACE, whole.in_place),
+    (whole.WRITES, whole.written),
+    (whole.FLATTENS, whole.flattened),
+)
 LIKE = (aten.rand_like.default, aten.randn_like.default)
 
 
@@ -49,6 +57,17 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
         _torch.handle_operators(dict.fromkeys(VIEWS, _view))
         _torch.handle_operators({NUMBER: _number})
         _torch.handle_operators(dict.fromkeys(WHOLE, _need_whole))
+        for operators, run in WHOLE_OPERATORS:
+            _torch.handle_operators(dict.fromkeys(operators, partial(_ours, run)))
+
+
+def _ours(run: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator our way if its first tensor is on the mesh of a parallel model."""
+    first = args[0]
+    is_ours = isinstance(first, DTensor) and (
+        first.device_mesh in _Meshes.whole or first.device_mesh in _Meshes.of_stages
+    )
+    return (run if is_ours else _torch.unhandled)(operator, args, kwargs)
 
 
 def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,8 +109,8 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if tensor.device_mesh not in _Meshes.whole:
         return _torch.unhandled(operator, args, kwargs)
     plain = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
-    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    drawn = operator(whole, *args[1:], **plain)
+    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    drawn = operator(empty, *args[1:], **plain)
     cut = distribute_tensor(drawn, tensor.device_mesh, tensor.placements)
     if operator in LIKE:
         return cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
@@ -26,13 +26,18 @@ class Part(DTensor):
         name = getattr(func, "__name__", "")
         writes = name in ("__setitem__", "__set__") or (name[-1:] == "_" and name[:2] != "__")
         if writes and args and isinstance(args[0], cls) and name != "requires_grad_":
-            raise InputError(
-                f"{name} writes into a slice of a tensor that is sharded over the ranks along "
-                "that dim: it would change a copy. Take the whole values from "
-                "parallel.full_state_dict(), change them there, and pass them to "
-                "parallel.load_state_dict(values, strict=False)."
-            )
+            refuse_write(name)
         return _torch.plain_function(func, types, args, kwargs or {})
+
+
+def refuse_write(name: str) -> NoReturn:
+    """Raise `InputError` for a write into a part that was gathered."""
+    raise InputError(
+        f"{name} writes into a slice of a tensor that is sharded over the ranks along "
+        "that dim: it would change a copy. Take the whole values from "
+        "parallel.full_state_dict(), change them there, and pass them to "
+        "parallel.load_state_dict(values, strict=False)."
+    )
 
 
 def viewed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

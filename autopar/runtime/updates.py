@@ -1,8 +1,10 @@
-"""Runs element-wise optimizers on the local tensors instead of the DTensors.
+"""Gives optimizers the tensors that their update needs: local tensors, whole ones, or DTensors.
 
 PyTorch spends half a millisecond per parameter on a step of DTensors, ten times as long as on plain
-tensors.  While such an optimizer steps, its groups and its state hold this rank's local tensors instead
-of the DTensors.  They are swapped back after the step, so that nothing else of the optimizer changes.
+tensors.  While an elementwise optimizer of torch steps, its groups and its state hold this rank's local
+tensors instead of the DTensors.  They are swapped back after the step, so that nothing else of the
+optimizer changes.  An optimizer that needs whole parameters steps on whole plain tensors
+(`autopar.runtime.whole_step`).  Others step on the DTensors.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ from torch.optim.optimizer import (
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.errors import InputError
+from autopar.request.coupling import (
+    ELEMENTWISE,
+    Coupling,
+    Dependence,
+    dependence_of,
+    is_stand_in,
+    wraps_another,
+)
 from autopar.runtime import _torch
+from autopar.runtime.whole_step import WholeStep
 
-ELEMENTWISE = (
-    optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax,
-    optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD,
-)  # fmt: skip
-"""Optimizers of torch whose update of an element depends on no other element; no subclasses."""
 OURS = "_autopar_updates_locally"
 State = dict[str, Any]
 
@@ -76,18 +82,30 @@ def _refuse_replaced(optimizer: optim.Optimizer) -> None:
 
 
 def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
-    """Raise `InputError` for an optimizer that sums over all parameters if stages divide them."""
-    if isinstance(optimizer, optim.LBFGS) and getattr(owner, "IN_STAGES", False):
+    """Raise `InputError` for an optimizer that needs all parameters if stages divide them."""
+    if not getattr(owner, "IN_STAGES", False) or wraps_another(optimizer):
+        return
+    found = _dependence(optimizer)
+    if found.coupling is Coupling.MODEL:
+        kind = type(optimizer).__name__
+        why = (
+            f"its step could not be tried on small tensors ({found.failed}), so it may depend on them"
+            if found.failed
+            else "its update of one depends on the others, on their order, or on its own attributes"
+        )
         raise InputError(
-            "LBFGS takes products over all parameters, and each rank of a pipeline holds only "
-            "those of its stages: every stage would take a different step. Use an optimizer "
+            f"{kind} may need all parameters at once: {why}. Each rank of a pipeline holds only "
+            "those of its stages, and every stage would take a different step. Use an optimizer "
             "that treats each parameter separately, such as AdamW, or parallelize without "
             "stages."
         )
 
 
 def _refuse_plain(optimizer: optim.Optimizer) -> None:
-    """Raise `InputError` for unsharded states and gradients, by the first parameter with a gradient."""
+    """Raise `InputError` for unsharded states and gradients, by the first parameter with a gradient.
+
+    Optimizers that step on whole tensors take whole states.
+    """
     mine = (p for p in _parameters(optimizer) if hasattr(p, OURS) and p.dim())
     first = next((p for p in mine if p.grad is not None), None)
     if first is None:
@@ -99,6 +117,8 @@ def _refuse_plain(optimizer: optim.Optimizer) -> None:
             "p.grad.mul_(2), or p.grad.copy_(distribute_tensor(whole, p.device_mesh, "
             "p.placements)) with torch.distributed.tensor.distribute_tensor."
         )
+    if _needs_whole(optimizer):
+        return
     state = optimizer.state.get(first, {})
     if any(type(each) is torch.Tensor and each.dim() for each in state.values()):
         raise InputError(
@@ -130,9 +150,57 @@ class _Swapped:
 
 _SWAPPED: WeakKeyDictionary[optim.Optimizer, list[list[_Swapped]]] = WeakKeyDictionary()
 """By optimizer and group: the swapped parameters of a step that is running, or that failed."""
+_DEPENDENCES: WeakKeyDictionary[optim.Optimizer, tuple[Any, Dependence]] = WeakKeyDictionary()
+"""By optimizer: its settings that are no numbers, and how its parameters are coupled."""
+
+
+def _dependence(optimizer: optim.Optimizer) -> Dependence:
+    """Return how the optimizer's parameters are coupled; its class is tried once for equal settings."""
+    settings = [
+        sorted((k, v) for k, v in group.items() if isinstance(v, (bool, str)))
+        + sorted({p.dim() for p in group["params"]})
+        for group in optimizer.param_groups
+    ]
+    known = _DEPENDENCES.get(optimizer)
+    if known is None or known[0] != settings:
+        known = settings, dependence_of(optimizer)
+        _DEPENDENCES[optimizer] = known
+    return known[1]
+
+
+def _needs_whole(optimizer: optim.Optimizer) -> bool:
+    """Whether the optimizer steps on whole tensors of our parameters."""
+    return (
+        type(optimizer) not in ELEMENTWISE
+        and any(hasattr(parameter, OURS) for parameter in _parameters(optimizer))
+        and not wraps_another(optimizer)
+        and _dependence(optimizer).coupling is not Coupling.ENTRY
+    )
+
+
+class _Hooked:
+    """A step on whole tensors that begins, runs or has failed, and the hooks that surround it."""
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self._step: WholeStep | None = None
+        self.remove = _torch.around_step(optimizer, self._begin, self._end)
+
+    def _begin(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        self._step = WholeStep(optimizer, _dependence(optimizer), (args, kwargs))
+        return self._step.begin()
+
+    def _end(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+        assert self._step is not None
+        self._step.end()
+
+
+_HOOKED: WeakKeyDictionary[optim.Optimizer, _Hooked] = WeakKeyDictionary()
+"""By optimizer: a step on whole tensors that is running, or that failed."""
 
 
 def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if is_stand_in(optimizer):
+        return
     _put_back(optimizer)  # an earlier step that raised left its local tensors in the groups
     _refuse_replaced(optimizer)
     stepped = set(map(id, _parameters(optimizer)))
@@ -146,6 +214,9 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
                 if (note := getattr(owner, "note_refused_update", None)) is not None:
                     note(error)  # ranks of other stages may step
                 raise
+    if _needs_whole(optimizer):
+        _HOOKED[optimizer] = _Hooked(optimizer)
+        return
     with _torch.untracked():
         if _recomputes(args, kwargs) or not _is_elementwise(optimizer):
             return
@@ -205,6 +276,8 @@ def _local(value: Any) -> Any:
 
 
 def _put_back(optimizer: optim.Optimizer) -> None:
+    if (hooked := _HOOKED.pop(optimizer, None)) is not None:
+        hooked.remove()
     groups = _SWAPPED.pop(optimizer, [])
     for group, swapped in zip(optimizer.param_groups, groups, strict=False):
         group["params"] = [each.parameter for each in swapped]

@@ -31,6 +31,8 @@ def settings_of(plan: Plan, times: Times | None = None) -> Settings:
     return Settings(
         optimizer=plan.optimizer,
         states=asked.states,
+        whole_states=asked.whole_states,
+        reads=asked.reads,
         memory_limit=asked.memory_limit,
         preset=plan.preset,
         constraints=(*preset_constraints(plan.preset, plan.mesh), *asked.constraints),

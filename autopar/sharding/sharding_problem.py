@@ -25,7 +25,7 @@ from autopar.plans.decisions import OpSharding
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding, PlanRequest, Search
 from autopar.request.constraints import Constraint
-from autopar.request.optimizers import is_fused
+from autopar.request.optimizers import Reads, is_fused
 from autopar.rules.batch import BatchDims
 from autopar.rules.discover import whole_gradients
 from autopar.sharding.assemble import assemble
@@ -59,6 +59,8 @@ class Settings:
 
     optimizer: str = "AdamW"
     states: float = 2.0
+    whole_states: float = 0.0
+    reads: Reads = "shards"
     memory_limit: float | None = None
     preset: str = ""
     constraints: tuple[Constraint, ...] = ()
@@ -99,6 +101,8 @@ class Settings:
             batch=self.batch,
             kept=not self.first,
             regathers=self.regathers,
+            whole_states=self.whole_states,
+            reads=self.reads,
         )
 
 
@@ -248,6 +252,7 @@ def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     return Prices(
         mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
         settings.times, is_fused(settings.optimizer), settings.regathers,
+        settings.whole_states, settings.reads,
     )  # fmt: skip
 
 

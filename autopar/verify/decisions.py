@@ -10,7 +10,7 @@ from autopar.errors import InputError, PlanError
 from autopar.ir.blocks import MODES, blocks
 from autopar.plans.decisions import Conversion
 from autopar.plans.plan import Plan
-from autopar.request.optimizers import states_of
+from autopar.request.optimizers import update_of
 from autopar.sharding.sharding_problem import candidates_of
 from autopar.sharding.space import Candidates
 from autopar.utils.messages import argument
@@ -45,15 +45,20 @@ def belongs(again: RecomputedFigures) -> Iterator[Check]:
 def _optimizer(plan: Plan) -> Check:
     """Check that the optimizer is torch's, with the state size that the plan's memory assumes."""
     try:
-        keeps = states_of(plan.optimizer)
+        found = update_of(plan.optimizer)
     except InputError as error:
         return Check("optimizer", False, str(error))
+    asked = plan.asked
     what = f"the state of {plan.optimizer}, in tensors of a parameter's size,"
-    return checked(
-        "optimizer",
-        f"{plan.optimizer} keeps {keeps:g} tensors of a parameter's size",
-        differs(what, plan.asked.states, keeps),
+    faults = [*differs(what, asked.states, found.states)]
+    faults += differs(
+        f"the share of other states of {plan.optimizer}", asked.whole_states, found.whole_states
     )
+    faults += differs(f"what an update of {plan.optimizer} reads", asked.reads, found.reads)
+    said = f"{plan.optimizer} keeps {found.states:g} tensors of a parameter's size"
+    if found.reads != "shards":
+        said += f", and its update reads the whole {found.reads}"
+    return checked("optimizer", said, faults)
 
 
 def allowed(again: RecomputedFigures) -> Iterator[Check]:

@@ -57,7 +57,7 @@ def muon() -> None:
         torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=0.01).step()
     after = parallel.full_state_dict()
     for name, tensor in single.state_dict().items():
-        assert torch.allclose(after[name], tensor, atol=1e-3), name  # it computes in bfloat16
+        close(after[name], tensor, name)
     gradient = next(p.grad for p in parallel.parameters() if p.grad is not None)
     with pytest.raises(InputError, match="only the gradients of this rank's stages"):
         gradient.norm()
@@ -90,7 +90,7 @@ def norms_of_others() -> None:
         torch.optim.Muon(matrices, lr=0.01).step(closure)
     parallel.zero_grad()
     parallel.train_step(**batch)
-    with pytest.raises(InputError, match=refused):
+    with pytest.raises(InputError, match="may need all parameters at once"):
         ByHand(matrices, lr=0.1).step()
 
 

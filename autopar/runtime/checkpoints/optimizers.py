@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from autopar.errors import CheckpointError
 from autopar.runtime.checkpoints.layouts import as_laid_out, empty_plain
+from autopar.runtime.checkpoints.nested import rebuilt, spelled
 
 PREFIX, STATE, SETTINGS = "optimizer.", "state.", "param_groups."
 Optimizer = torch.optim.Optimizer
@@ -62,7 +63,8 @@ def state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
             if name is None:
                 continue  # the empty parameter of a rank that trains no other
             for key, value in optimizer.state.get(parameter, {}).items():
-                found[f"{STATE}{name}.{key}"] = _data(value, f"{key} of {name!r}")
+                for path, each in spelled(key, value):
+                    found[f"{STATE}{name}.{path}"] = _data(each, f"{path} of {name!r}")
             for key in group.keys() - SKIPPED:
                 found[f"{SETTINGS}{name}.{key}"] = _data(group[key], f"{key} of {name!r}")
     return dict(sorted(found.items()))
@@ -125,6 +127,7 @@ def wanted(model: nn.Module, optimizer: Optimizer, kept: Mapping[str, Any]) -> d
                 name = key.removeprefix(PREFIX + kind).rpartition(".")[0]
                 by_name.setdefault(name, []).append(key)
     known = names(model)
+    _refuse_unread(by_name, set(known.values()))
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             for key in by_name.get(known.get(parameter, ""), ()):
@@ -133,6 +136,17 @@ def wanted(model: nn.Module, optimizer: Optimizer, kept: Mapping[str, Any]) -> d
                 empty = is_tensor and _empty(parameter, key.rpartition(".")[2], there, group)
                 found[key] = empty if is_tensor else None
     return found
+
+
+def _refuse_unread(by_name: Mapping[str, list[str]], known: set[str]) -> None:
+    """Raise `CheckpointError` for lists of tensors as earlier versions wrote them, key by key."""
+    for name, keys in by_name.items():
+        parts = name.split(".")
+        if name not in known and any(".".join(parts[:n]) in known for n in range(1, len(parts))):
+            raise CheckpointError(
+                f"The checkpoint has {keys[0]!r}, a part of a list that an earlier version of autopar "
+                "wrote and cannot read. Load it without the optimizer."
+            )
 
 
 def _empty(
@@ -162,10 +176,10 @@ def restored(
             name = known.get(parameter)
             if name is None:
                 continue
-            state = {
-                key: as_laid_out(_on_mesh(value, parameter), parameter)
+            state = rebuilt(
+                (key, as_laid_out(_on_mesh(value, parameter), parameter))
                 for key, value in _of(read, f"{PREFIX}{STATE}{name}.")
-            }
+            )
             if state:
                 made["state"][number] = state
             for key, value in _of(read, f"{PREFIX}{SETTINGS}{name}."):

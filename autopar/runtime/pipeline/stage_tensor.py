@@ -24,8 +24,6 @@ CLIP = (
     "Call parallel.clip_grad_norm_(max_norm) instead of torch.nn.utils.clip_grad_norm_: it clips by the "
     "whole model's norm and returns it (float('inf') clips nothing)."
 )
-OF_ONE = (torch.optim.Muon, torch.optim.Adafactor)
-"""Optimizers that take norms of single gradients, and use each for its own parameter alone."""
 COPIES: frozenset[Any] = frozenset({
     torch.Tensor.clone, torch.clone, torch.zeros_like, torch.empty_like, torch.ones_like,
     torch.full_like, torch.Tensor.new_zeros, torch.Tensor.new_empty, torch.Tensor.new_ones,
@@ -77,7 +75,7 @@ class StageTensor(DTensor):
         """Raise `InputError` if this tensor's value would be one of several parameters."""
         if len(self.origin.parameters) > 1 and not self.origin.loops.apart:
             raise InputError(_combined(self.origin))
-        if not isinstance(optimizer_that_steps(), torch.optim.Optimizer if is_decision else OF_ONE):
+        if not (is_decision and optimizer_that_steps() is not None):
             self.origin.loops.note(min(self.origin.parameters))
 
     def __deepcopy__(self, memo: Any) -> torch.Tensor:
@@ -180,7 +178,7 @@ def _joined(made: DTensor, func: Callable[..., Any], args: tuple[Any, ...]) -> O
 
 
 def _refuse_norm(origin: Origin) -> None:
-    if not origin.loops.apart and not isinstance(optimizer_that_steps(), OF_ONE):
+    if not origin.loops.apart:
         raise InputError(
             "This norm covers only the gradients of this rank's stages; those of other "
             f"stages are on other ranks. {CLIP}"

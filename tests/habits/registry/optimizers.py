@@ -96,12 +96,7 @@ result = float(optimizer.step(closure))
 """,
     ),
     Habit(
-        "`torch.optim.Adafactor`",
-        f"\noptimizer = torch.optim.Adafactor(model.parameters()){LOOP}",
-        says="in-place operations that require placement changes",
-        in_stages="",
-        under=("fsdp", "megatron"),
-        instead="an optimizer that treats each entry by itself, such as AdamW",
+        "`torch.optim.Adafactor`", f"\noptimizer = torch.optim.Adafactor(model.parameters()){LOOP}"
     ),
     Habit(
         "`torch.optim.Muon` for matrices",
@@ -110,7 +105,35 @@ matrices = [p for p in model.parameters() if p.ndim == 2]
 optimizer = torch.optim.Muon(matrices, lr=0.01)
 """
         + LOOP,
-        tolerance=5e-3,  # it computes in bfloat16
+    ),
+    Habit(
+        "an optimizer of one's own that normalises each gradient",
+        """
+class Normalised(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(group["lr"] * p.norm() * p.grad / p.grad.norm().clamp(min=1e-12))
+
+optimizer = Normalised(model.parameters(), {"lr": 0.05})
+"""
+        + LOOP,
+    ),
+    Habit(
+        "an optimizer of one's own that normalises by the norm of all gradients",
+        """
+class Clipped(torch.optim.SGD):
+    def step(self):
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.1)
+        super().step()
+
+optimizer = Clipped(model.parameters(), lr=0.05)
+"""
+        + LOOP,
+        in_stages="may need all parameters at once",
+        instead="`model.clip_grad_norm_(0.1)` before `optimizer.step()`",
     ),
     Habit("weight-decay groups by `isinstance` of modules", GROUPED + LOOP),
     Habit("weight-decay groups by names", BY_NAME + LOOP),

@@ -1,0 +1,26 @@
+"""Operators on parameters give what one process gives, where torch's DTensor has no rule for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.daily import rotated
+from tests.habits import whole_operator_jobs as jobs
+from tests.pool import Pool
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), rotated(jobs.OPERATIONS, [(way,) for way in jobs.WAYS])
+)
+def test_operators_are_those_of_one_process(pool: Pool, name: str, options: Any) -> None:
+    pool.run(2, jobs.equal, name, options)
+
+
+def test_writes_into_slices_reach_the_parameter_or_are_refused(pool: Pool) -> None:
+    pool.run(2, jobs.slices)
+
+
+def test_gathered_views_are_read_only(pool: Pool) -> None:
+    pool.run(2, jobs.gathered)
