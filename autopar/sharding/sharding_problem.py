@@ -295,14 +295,14 @@ def batch_inputs(graph: Graph) -> tuple[Node, ...]:
 def where_is(place: str, graph: Graph) -> BatchDims:
     """Return every operator's splits by samples or by positions (a place of a constraint).
 
-    Samples are dim 0 of the batch's inputs and of tensors received from other stages, positions dim 1
-    of those that are not mere rows of numbers.
+    Samples are dim 0 of the batch's inputs and of tensors received from other stages.  Positions are
+    dim 1 of ids [samples, positions] and of features [samples, positions, width].
     """
     leaves = (*batch_inputs(graph), *graph.leaves("received"))
     tensors = [node.outputs[0] for node in leaves]
     if place == BATCH:
         return rules.batch_dims(graph, {tensor.name: S(0) for tensor in tensors})
-    of_positions = [t for t in tensors if len(t.shape) > 1 + ("float" in t.dtype)]
+    of_positions = [t for t in tensors if len(t.shape) == (3 if "float" in t.dtype else 2)]
     return rules.batch_dims(graph, {tensor.name: S(1) for tensor in of_positions})
 
 

@@ -48,6 +48,22 @@ def test_a_sequence_on_one_axis(pool: Pool, name: str, ranks: int) -> None:
     assert len(gathered(name, plan)) == 2 * LAYERS
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_positions_are_exchanged_for_heads(pool: Pool, name: str) -> None:
+    plan = checked(pool, parity.preset_work(name, (2,), "ulysses"))
+    attention = [c.sharding for c in plan.choices if "scaled_dot_product_attention" in c.node]
+    assert not computed_by(plan) and not gathered(name, plan)
+    assert [str(s.outputs[0]) for s in attention] == ["[S(1)]"] * LAYERS
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_positions_on_two_axes(pool: Pool, name: str) -> None:
+    """One axis splits the rows of attention, the other its heads; all else by positions on both."""
+    plan = checked(pool, parity.preset_work(name, (2, 2), "context_parallel+ulysses"))
+    assert computed_by(plan) == [ROWS] * LAYERS
+    assert not gathered(name, plan)
+
+
 @pytest.mark.parametrize("mode", ["selective", "full"])
 def test_recomputed_attention_exchanges_what_is_counted(pool: Pool, mode: Recompute) -> None:
     """Selective recomputation keeps the result of attention and exchanges nothing again."""
