@@ -26,11 +26,13 @@ EXPECTED = {
     "megatron_sp": ("data parallel", "tensor + sequence parallel"),
     "fsdp_megatron": (FSDP, "tensor parallel"),
     "context_parallel": (FSDP, "sequence parallel (FSDP, regathered)"),
+    "zero2_context_parallel": ("data parallel (ZeRO)", "sequence parallel (ZeRO)"),
+    "ddp_context_parallel": ("data parallel", "sequence parallel"),
     "ulysses": (FSDP, "sequence parallel (FSDP, regathered)"),
     "zero2_megatron": ("data parallel (ZeRO)", "tensor parallel"),
     "zero2_megatron_sp": ("data parallel (ZeRO)", "tensor + sequence parallel"),
 }
-ALONG = "context_parallel", "ulysses"
+ALONG = "context_parallel", "zero2_context_parallel", "ddp_context_parallel", "ulysses"
 """Presets that split the sequence, and not the weights where they are used."""
 SMALL: dict[str, Any] = {
     **models.CASES,
@@ -64,7 +66,7 @@ def test_presets(name: str, preset: str) -> None:
     made = under(name, preset)
     expected = EXPECTED[preset.removesuffix(SEQUENCE) if name == "cnn" else preset]
     if name == "cnn" and preset in ALONG:
-        expected = FSDP, "replicated (FSDP, regathered)"
+        expected = expected[0], expected[1].replace("sequence parallel", "replicated")
     assert words(made.plan, made.graph) == expected
 
 
