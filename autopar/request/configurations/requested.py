@@ -1,7 +1,8 @@
 """Turns a configuration into a request: mesh, preset, pipeline and recomputation.
 
-Tensor-parallel ranks are neighbours, context-parallel and then data-parallel ranks are further apart, and
-stages are furthest, as in Megatron-LM (Narayanan et al. 2021, section 3.2).  Each mesh axis has the preset of its parallelism.
+Tensor-parallel ranks are neighbours, context-parallel and then data-parallel ranks are further apart,
+and stages are furthest, as in Megatron-LM (Narayanan et al. 2021, section 3.2).  Each mesh axis has the
+preset of its parallelism.
 """
 
 from __future__ import annotations
