@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from autopar.ir.blocks import Recompute
@@ -40,8 +42,10 @@ def gathered(name: str, plan: Plan) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    daily([*itertools.product(MODELS, [2, 4])], [("deep.gpt2", 2), ("deep.llama", 4)]),
+)
 def test_a_sequence_on_one_axis(pool: Pool, name: str, ranks: int) -> None:
     """From the embedding to the loss nothing is gathered but keys and values."""
     plan = checked(pool, parity.preset_work(name, (ranks,), "context_parallel"))
@@ -49,7 +53,7 @@ def test_a_sequence_on_one_axis(pool: Pool, name: str, ranks: int) -> None:
     assert len(gathered(name, plan)) == 2 * LAYERS
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", daily(MODELS, MODELS[:1]))
 def test_positions_are_exchanged_for_heads(pool: Pool, name: str) -> None:
     plan = checked(pool, parity.preset_work(name, (2,), "ulysses"))
     graph = parity.reference(name).graph
@@ -62,14 +66,14 @@ def test_positions_are_exchanged_for_heads(pool: Pool, name: str) -> None:
     assert len(attention) == LAYERS and not computed_by(plan)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", daily(MODELS, MODELS[1:]))
 def test_positions_on_two_axes(pool: Pool, name: str) -> None:
     """One axis splits the rows of attention, the other its heads; all else by positions on both."""
     plan = checked(pool, parity.preset_work(name, (2, 2), "context_parallel+ulysses"))
     assert computed_by(plan) == [ROWS] * LAYERS
 
 
-@pytest.mark.parametrize("mode", ["selective", "full"])
+@pytest.mark.parametrize("mode", daily(["selective", "full"], ["selective"]))
 def test_recomputed_attention_exchanges_what_is_counted(pool: Pool, mode: Recompute) -> None:
     """Selective recomputation keeps the result of attention and exchanges nothing again."""
     plan = checked(pool, parity.preset_work("deep.llama", (2,), "context_parallel", mode))
@@ -81,7 +85,7 @@ BESIDE = [("S(2), else R", "S(1)"), ("S(1)", "S(2), else R"), ("S(2), else R", "
 
 
 @pytest.mark.parametrize(("outer", "inner"), daily(BESIDE, BESIDE[:1]))
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", daily(MODELS, MODELS[1:]))
 def test_rows_beside_heads_and_samples(pool: Pool, name: str, outer: str, inner: str) -> None:
     """Between activations split otherwise, they are exchanged for heads (Ulysses) or gathered."""
     asked = {"*scaled_dot_product_attention": {"x": outer, "y": inner}}
@@ -89,8 +93,13 @@ def test_rows_beside_heads_and_samples(pool: Pool, name: str, outer: str, inner:
     assert computed_by(plan) == [ROWS] * LAYERS
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("name", "recompute"),
+    daily(
+        [*itertools.product(["gpt2", "llama"], ["none", "selective", "full"])],
+        [("llama", "none"), ("gpt2", "selective")],
+    ),
+)
 def test_its_memory_is_what_the_plan_says(pool: Pool, name: str, recompute: Recompute) -> None:
     plan, made = peaks.planned(name, 2, recompute, "context_parallel")
     found = pool.run(2, peaks.peaks, made, limit_s=300)[0]
