@@ -2,7 +2,7 @@
 
 A mesh axis is one of tensor parallelism if it splits most weights where they are used, one of context
 parallelism if it splits rows of attention, else one of data parallelism.  Its storage at rest and in the
-step says which stage of ZeRO it is.  Other tools choose these for all weights alike, so a plan that mixes
+step says which stage of ZeRO it is.  Other tools choose these for all weights alike; a plan that mixes
 them is described by what most bytes have.
 """
 
