@@ -1,7 +1,8 @@
 """What ranks send each other: the facts of each kind of exchange, by name.
 
 `nbytes` is always the larger tensor on one rank: the output of an all-gather, the input of a
-reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.
+reduce-scatter or an all-to-all, the tensor of an all-reduce, a broadcast or a send.  In a permute every
+rank sends its tensor to one rank of the axis, and receives one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Exchange:
     share       ranks -> bytes that each rank of a ring sends, relative to `nbytes`
     sums        it adds up what the ranks have
     whole       its result has the layout of its operand, so that nothing is packed or unpacked
-    scatters    each rank sends something to each other rank, not to the next one in the ring
+    scatters    ranks send to others than the next one in the ring, each through its own adapter
     half_of     the exchange that does this and its inverse, and so takes at least as long
     trees       times that a tree is passed (`algorithms.py`); 0: there is no algorithm with trees
     nested      times that nested rings are passed; 0: it cannot be nested
@@ -51,4 +52,5 @@ EXCHANGES: dict[str, Exchange] = {
     "all_to_all": Exchange(_others, _apart, scatters=True),
     "broadcast": Exchange(_others, lambda n: 1.0, trees=1),
     "send": Exchange(lambda n: 1, lambda n: 1.0),
+    "permute": Exchange(lambda n: 1, lambda n: 1.0, scatters=True),
 }

@@ -216,7 +216,7 @@ def preset_work(
     return Work(name, f"{name}, {label}", made.plan.to_json(), made.source)
 
 
-def constrained_work(name: str, shape: tuple[int, ...], constraints: dict[str, str]) -> Work:
+def constrained_work(name: str, shape: tuple[int, ...], constraints: dict[str, Any]) -> Work:
     """The solver's plan where a person has pinned some types."""
     case, mesh = reference(name), Mesh.of(*shape)
     settings = Settings(optimizer="SGD", states=0.0, constraints=from_user(dict(constraints), mesh))

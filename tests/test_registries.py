@@ -121,7 +121,7 @@ def test_a_preset_of_others_tables(tmp_path: Path) -> None:
     assert mine == ours and presets.regathers(str(file)) is True
     file.write_text('single = "tensor"\ndata = "fsdq"\ntensor = "megatron"\n')
     with pytest.raises(
-        InputError, match=r"may stand the name of the preset that has it: one of ddp"
+        InputError, match=r"may stand the name of the preset that has it: one of context_parallel"
     ):
         presets.load(str(file), mesh)
 

@@ -171,6 +171,14 @@ def _attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[
     return writer.call("F.scaled_dot_product_attention", args[:3], used)
 
 
+def _row_attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+    """Write attention of a rank's rows, which is always causal and without a mask or dropout."""
+    used = tuple(
+        (k, v) for k, v in kwargs if k in ("scale", "enable_gqa") and v not in (None, False)
+    )
+    return writer.call("sequence_parallel_attention", args[:3], used)
+
+
 def _dropout(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
     off: Kwargs = (("training", False),) if len(args) > 2 and not args[2] else ()
     named = tuple(("training" if key == "train" else key, value) for key, value in kwargs)
@@ -242,6 +250,7 @@ _SPECIAL: dict[str, Special] = {
     "aten.softmax.int": _softmax("softmax"),
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten.scaled_dot_product_attention.default": _attention,
+    "autopar.sequence_parallel_attention": _row_attention,
     "aten.dropout.default": _dropout,
     "aten.elu.default": _elu,
     "aten.layer_norm.default": _norm("layer_norm"),
@@ -259,6 +268,6 @@ _SPECIAL: dict[str, Special] = {
 _BY_PLACE = {
     "aten.embedding.default": 2, "aten.index.Tensor": 2, "aten.softmax.int": 2,
     "aten.log_softmax.int": 2, "aten.scaled_dot_product_attention.default": 3,
-    "aten.mse_loss.default": 2, "aten.l1_loss.default": 2,
+    "autopar.sequence_parallel_attention": 3, "aten.mse_loss.default": 2, "aten.l1_loss.default": 2,
 }  # fmt: skip
 """Number of arguments that a writer in `_SPECIAL` reads by position."""

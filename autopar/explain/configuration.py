@@ -1,8 +1,9 @@
 """Describes a plan as a configuration that other tools could run: the nearest, and what it lacks.
 
-A mesh axis is one of tensor parallelism if it splits most weights where they are used, else one of data
-parallelism.  Its storage at rest and in the step says which stage of ZeRO it is.  Other tools choose
-these for all weights alike, so a plan that mixes them is described by what most bytes have.
+A mesh axis is one of tensor parallelism if it splits most weights where they are used, one of context
+parallelism if it splits rows of attention, else one of data parallelism.  Its storage at rest and in the
+step says which stage of ZeRO it is.  Other tools choose these for all weights alike; a plan that mixes
+them is described by what most bytes have.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from autopar.request.configurations.configuration import Configuration, Recomput
 from autopar.request.configurations.exchanged import Read
 from autopar.request.layers import Layers
 from autopar.request.options import Precision
+from autopar.rules.variants import ATTENTION
 
 SEQUENCE = "megatron_sp"
 """Part of the names of presets with sequence parallelism."""
@@ -55,10 +57,16 @@ class _Axis:
     leaf: float
     kept: float
     """Of the weights that are sharded in the step, the share that the backward does not gather again."""
+    rows: bool
+    """Whether it splits the rows of causal attention."""
 
     @property
     def is_tensor(self) -> bool:
         return self.used > LEAST
+
+    @property
+    def is_context(self) -> bool:
+        return self.rows and not self.is_tensor
 
     @property
     def zero(self) -> int:
@@ -92,8 +100,12 @@ class _Description:
         return tuple(axis for axis in self.axes if axis.is_tensor)
 
     @property
+    def context(self) -> tuple[_Axis, ...]:
+        return tuple(axis for axis in self.axes if axis.is_context)
+
+    @property
     def data(self) -> tuple[_Axis, ...]:
-        return tuple(axis for axis in self.axes if not axis.is_tensor)
+        return tuple(axis for axis in self.axes if not (axis.is_tensor or axis.is_context))
 
     @property
     def is_staged(self) -> bool:
@@ -139,10 +151,11 @@ class _Description:
     def values(self) -> dict[str, Any]:
         """Return the fields of the configuration."""
         dp, each = self.dp, self.microbatch
-        sharded = [axis for axis in self.data if axis.zero]
+        sharded = [axis for axis in (*self.data, *self.context) if axis.zero]
         return {
             "tp": math.prod(axis.size for axis in self.tensor),
             "dp": dp,
+            "cp": math.prod(axis.size for axis in self.context),
             "devices": self.plans[0].mesh.world_size * (self._workers if self.is_staged else 1),
             "replicas": math.prod(a.size for a in self.data if not a.zero) if sharded else 1,
             "zero": max((axis.zero for axis in sharded), default=0),
@@ -289,4 +302,5 @@ def _axis(plans: Sequence[Plan], place: int) -> _Axis:
         total["stored"] / whole,
         total["leaf"] / whole,
         total["kept"] / (total["leaf"] or 1),
+        any(choice.sharding.variants[place] == ATTENTION for p in plans for choice in p.choices),
     )

@@ -14,8 +14,9 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, R, S, Sharding
 from autopar.plans.plan import Plan
 from autopar.request import presets
+from autopar.request.constraints import PLACES
 from autopar.sharding.narrow import narrow
-from autopar.sharding.sharding_problem import ShardingProblem, where_batch_is
+from autopar.sharding.sharding_problem import ShardingProblem, where_is
 
 States = Mapping[str, frozenset[int]]
 """Allowed states by variable name."""
@@ -85,11 +86,11 @@ def presets_of(module: Module, posed: ShardingProblem) -> Iterator[TargetOption]
     candidates = posed.priced.candidates
     operators = {node.name: candidates.operators.get(node.name, ()) for node in graph.nodes}
     parameters = {name: o for name, o in candidates.parameters.items() if name in mine}
-    batch = where_batch_is(posed.graph)
+    where = {place: where_is(place, posed.graph) for place in PLACES}
     for name in presets.names():
         constraints = presets.load(name, posed.prices.mesh)
         try:
-            kept, rest = narrow(operators, parameters, graph, posed.prices.mesh, constraints, batch)
+            kept, rest = narrow(operators, parameters, graph, posed.prices.mesh, constraints, where)
         except ConstraintError:
             yield TargetOption(name, None)
             continue

@@ -17,9 +17,10 @@ from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.placement import I, R, S, Type
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.plan import Plan
+from autopar.request.constraints import BATCH
 from autopar.rules import flops
 from autopar.rules.batch import BatchDims
-from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
+from autopar.sharding.sharding_problem import batch_inputs, where_is
 
 MOST, LEAST = 0.95, 0.05
 """Share above which the other parts are not mentioned, and share below which a part is not."""
@@ -37,7 +38,7 @@ def words(plan: Plan, graph: Graph, within: Collection[Node] | None = None) -> t
     `within` restricts it to these nodes.
     """
     nodes = tuple(graph.nodes if within is None else within)
-    batch = where_batch_is(graph)
+    batch = where_is(BATCH, graph)
     return tuple(_phrase(plan, graph, nodes, batch, axis) for axis in range(len(plan.mesh)))
 
 

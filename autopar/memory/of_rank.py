@@ -13,11 +13,13 @@ from dataclasses import replace
 from autopar.capture.saved import Call, Kept
 from autopar.ir.graph import Graph, Saved
 from autopar.ir.mesh import Mesh
+from autopar.memory.attention_rows import of_rows
 from autopar.memory.recompute_set import Form
 from autopar.memory.saved_tensors import moves_nothing
 from autopar.memory.shards import extra_nbytes, split
 from autopar.plans.decisions import Conversion, OpSharding
 from autopar.rules import on_shards
+from autopar.rules.variants import ATTENTION
 
 
 def of_rank(
@@ -36,7 +38,12 @@ def of_rank(
     if isinstance(saved, Kept):
         asked = saved.of(_calls(graph, shardings, _anew(conversions), mesh))
     left = {name: whole for name, whole in saved.items() if name not in asked}
-    return {**divided(left, shardings, mesh), **asked}
+    every = {**divided(left, shardings, mesh), **asked}
+    kind = saved.kind if isinstance(saved, Kept) else ""
+    for name, sharding in shardings.items():
+        if sharding.variant == ATTENTION and name in every:
+            every[name] = of_rows(every[name], graph.node[name], sharding, graph, mesh, kind)
+    return every
 
 
 def divided(
@@ -72,7 +79,7 @@ def _calls(
     """Yield the local calls of the operators that are applied to shards unchanged."""
     for node in graph.nodes:
         sharding = shardings[node.name]
-        found = on_shards(node, sharding, graph, mesh)
+        found = on_shards(node, sharding, graph, mesh, alike=ATTENTION)
         if found is not None:
             forms = zip(node.operands, sharding.inputs, strict=True)
             yield Call(*found, graph.reached, frozenset(form[0] for form in forms if form in anew))

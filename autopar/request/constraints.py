@@ -11,7 +11,8 @@ A constraint applies to one mesh axis (or all) and one subject:
 alternative, those with the most types in the first alternative are kept, so ``S, else I`` means
 "sharded if some dim divides".  Types are those that a rank sees (`Sharding.local`), so ``S(0)`` also
 matches the inner of two nested splits.  ``S`` is any shard.  ``S(batch)`` is the split of the batch's
-samples, whichever dim they are in that tensor (`autopar.rules.batch`).
+samples, whichever dim they are in that tensor, and ``S(sequence)`` that of their positions
+(`autopar.rules.batch`).
 
 A pinned type is required.  A forbidden one excludes each sharding that has a type of the first
 alternative on the axis.  A preferred one restricts the candidates only if some candidate has it.
@@ -36,6 +37,10 @@ Entry = str | dict[str, str]
 """``"[S(0), R]"``, or ``{axis: alternatives}``."""
 BATCH = "S(batch)"
 """The split of the batch's samples, whichever dim they are."""
+SEQUENCE = "S(sequence)"
+"""The split of the samples' positions, whichever dim they are."""
+PLACES = BATCH, SEQUENCE
+"""The splits whose dims follow from the operators' rules."""
 Given = dict[str, Entry] | dict[str, dict[str, Entry]]
 """An entry per pattern; or such dicts by kind."""
 
@@ -69,9 +74,15 @@ class Constraint:
             )
         if not self.allowed or not all(self.allowed):
             raise ConstraintError(f"The constraint on {self.pattern!r} allows nothing.")
-        for token in (token for alternative in self.allowed for token in alternative):
-            if token not in ("S", BATCH):
+        tokens = [token for alternative in self.allowed for token in alternative]
+        for token in tokens:
+            if token not in ("S", *PLACES):
                 _type(token)
+        if set(PLACES) <= set(tokens):
+            raise ConstraintError(
+                f"The constraint on {self.pattern!r} has both {BATCH} and {SEQUENCE}; write one of "
+                "them, or the dims."
+            )
 
     @classmethod
     def of(cls, subject: Subject, pattern: str, text: str, axis: str | None = None) -> Constraint:
@@ -85,19 +96,20 @@ class Constraint:
         return name == self.pattern or fnmatchcase(name, self.pattern)
 
     @property
-    def of_batch(self) -> bool:
-        """Whether matching requires the position of the batch dim."""
-        return any(BATCH in alternative for alternative in self.allowed)
+    def place(self) -> str:
+        """The split of `PLACES` whose dims matching requires, or ""."""
+        tokens = {token for alternative in self.allowed for token in alternative}
+        return next((place for place in PLACES if place in tokens), "")
 
-    def rank(self, sharding: Sharding, mesh: Mesh, batch: S | None = None) -> int | None:
+    def rank(self, sharding: Sharding, mesh: Mesh, at: S | None = None) -> int | None:
         """Return the index of the first alternative that the sharding meets on the constrained axes.
 
         None if it meets none and the constraint is not a preference.  Axes of one device split nothing
-        and are ignored.  `batch` is the tensor's split by samples.
+        and are ignored.  `at` is the tensor's split by `place`.
         """
         axes = range(len(mesh)) if self.axis is None else (mesh.index(self.axis),)
         kinds = [
-            (sharding.local(a, mesh), batch is not None and sharding.splits(batch, a, mesh))
+            (sharding.local(a, mesh), at is not None and sharding.splits(at, a, mesh))
             for a in axes
             if mesh.sizes[a] > 1
         ]
@@ -120,10 +132,10 @@ class Constraint:
         return f"{self.at}: {self}" if self.at else str(self)
 
 
-def _allows(token: str, kind: Type, by_samples: bool) -> bool:
+def _allows(token: str, kind: Type, by_place: bool) -> bool:
     """Whether a type matches a token; N (no gradient) matches both I and R, as it is replicated too."""
-    if token == BATCH:
-        return by_samples
+    if token in PLACES:
+        return by_place
     if token == "S":
         return isinstance(kind, S)
     return kind == _type(token) or (kind is N and token in ("I", "R"))

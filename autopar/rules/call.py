@@ -73,13 +73,14 @@ def local_call(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Lo
 
 
 def on_shards(
-    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, alike: str = ""
 ) -> tuple[Node, Mapping[str, Tensor]] | None:
     """Return the node with one rank's arguments, and its operands' shards by name.
 
-    None in the cases of `local_call`, and if one tensor is read in two shardings.
+    None in the cases of `local_call`, and if one tensor is read in two shardings.  `alike` is a local
+    implementation that does not prevent it.
     """
-    if node.is_leaf or sharding.variant or _is_padded_lookup(node, graph):
+    if node.is_leaf or sharding.variant not in ("", alike) or _is_padded_lookup(node, graph):
         return None
     forms = dict(zip(node.operands, sharding.inputs, strict=True))
     if len(set(zip(node.operands, sharding.inputs, strict=True))) > len(forms):

@@ -4,6 +4,8 @@ vocab_parallel_embedding       rows of the table are split; misses give zeros, s
 vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
 expert_parallel                experts are split; each rank computes its own rows, so the output is P
 sync_batch_norm                the batch is split; the statistics are those of the whole batch
+sequence_parallel_attention    rows of causal attention are split; half of them are exchanged, so that
+                               ranks see equally many keys
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, Type
 from autopar.plans.decisions import OpSharding
 
+ATTENTION = "sequence_parallel_attention"
 CONTIGUOUS = frozenset(
-    {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel"}
+    {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel", ATTENTION}
 )
 """Variants that index from a rank's first row, class or expert: correct for contiguous blocks only."""
 TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
@@ -75,9 +78,25 @@ def _batch_norm(
     return (forward, backward) if tensor.differentiable else (forward,)
 
 
+def _row_attention(
+    axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Traffic, ...]:
+    """Exchange of half the rows and of their results, and backward of the gradients of both."""
+    query = graph.tensors[node.operands[0]]
+    samples, heads, rows, width = sharding.inputs[0].local_shape(query.shape, mesh)
+    made = sharding.outputs[0].local_shape(node.outputs[0].shape, mesh)[3]
+    half = samples * heads * (rows // 2) * query.itemsize
+    if not half:
+        return ()
+    forward = tuple(Traffic(axis, "permute", "forward", half * w) for w in (width, made))
+    backward = tuple(Traffic(axis, "permute", "backward", half * w) for w in (made, width))
+    return (*forward, *backward) if node.outputs[0].differentiable else forward
+
+
 _TRAFFIC: Mapping[str, TrafficOf] = {
     "vocab_parallel_embedding": _none,
     "expert_parallel": _none,
     "vocab_parallel_cross_entropy": _cross_entropy,
     "sync_batch_norm": _batch_norm,
+    ATTENTION: _row_attention,
 }

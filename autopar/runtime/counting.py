@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autopar.runtime._torch import TorchDispatchMode
 from autopar.runtime.gradient_groups import description
+from autopar.runtime.kernels import RUNS
 
 KINDS = {
     "allreduce_": "all_reduce",
@@ -62,6 +63,9 @@ class CountTraffic(TorchDispatchMode):
         namespace, _, name = func._schema.name.partition("::")
         if namespace in ("c10d", "_c10d_functional", "c10d_functional") and name not in OTHERS:
             self._count(name, func, args, kwargs or {})
+        if namespace == "autopar" and name in RUNS:
+            with self:  # its collectives are counted, too
+                return RUNS[name](*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _count(self, name: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -73,7 +77,8 @@ class CountTraffic(TorchDispatchMode):
         group = bound.get("process_group", bound.get("group_name"))
         if not isinstance(group, str) and _group(group).group_desc == BATCHES:
             return
-        key = (self._axis(group), KINDS[name], self.direction)
+        to_one = name == "alltoall_base_" and bound["input_split_sizes"]
+        key = (self._axis(group), "permute" if to_one else KINDS[name], self.direction)
         sides = [_nbytes(value) for key_, value in bound.items() if key_ not in ("process_group",)]
         larger = max(sides, default=0)
         if name == "all_gather_into_tensor":

@@ -180,6 +180,31 @@ def exchanged(
     return made
 
 
+def start_permute(
+    x: torch.Tensor, to: int, source: int, size: int, group: dist.ProcessGroup
+) -> Callable[[], torch.Tensor]:
+    """Start to send `x` to rank `to`, and a tensor of this shape from rank `source`; return its wait.
+
+    Each rank of the group sends to one rank and receives from one, possibly itself.
+    """
+    come = x.new_empty(x.shape)
+    if not x.numel():
+        return lambda: come
+    leaving = x.contiguous()
+    of, sizes = ([x.numel() * (rank == each) for rank in range(size)] for each in (source, to))
+    work = dist.all_to_all_single(
+        come.view(-1), leaving.view(-1), of, sizes, group=group, async_op=True
+    )
+
+    def wait() -> torch.Tensor:
+        # What is sent stays alive until then.
+        _ = leaving
+        work.wait()
+        return come
+
+    return wait
+
+
 def _apart(x: torch.Tensor, shard: S, size: int) -> torch.Tensor:
     """View a whole as ``[ranks, *shard]``, with the shard's blocks in a dim of their own."""
     parts: torch.Tensor = x.unflatten(shard.dim, (shard.of, size, -1)).movedim(shard.dim + 1, 0)
@@ -199,17 +224,20 @@ def _cut(shape: Sequence[int], shard: S, size: int) -> tuple[int, ...]:
     return (*shape[: shard.dim], shape[shard.dim] // size, *shape[shard.dim + 1 :])
 
 
-def _define(schema: str, run: Callable[..., object], shape: Callable[..., object]) -> None:
+def define(schema: str, run: Callable[..., object], shape: Callable[..., object]) -> None:
     """Define an operator with its implementation and its shape on fake tensors."""
     name = schema.partition("(")[0]
+    RUNS[name] = run
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"autopar::{name}", shape, lib=_LIBRARY)
 
 
 _LIBRARY = torch.library.Library("autopar", "FRAGMENT")
+RUNS: dict[str, Callable[..., object]] = {}
+"""The implementation of each operator, by name."""
 _group = _torch.group_named
-_define(
+define(
     "all_gather(Tensor[] xs, int[] dims, int[] ofs, int size, str group) -> Tensor[]",
     lambda xs, dims, ofs, size, group: gathered(xs, [*map(S, dims, ofs)], size, _group(group)),
     lambda xs, dims, ofs, size, group: [
@@ -217,7 +245,7 @@ _define(
         for x, dim, of in zip(xs, dims, ofs, strict=True)
     ],
 )
-_define(
+define(
     "reduce_scatter(Tensor[] xs, int[] dims, int[] ofs, int size, str group) -> Tensor[]",
     lambda xs, dims, ofs, size, group: scattered(xs, [*map(S, dims, ofs)], size, _group(group)),
     lambda xs, dims, ofs, size, group: [
@@ -225,12 +253,12 @@ _define(
         for x, dim, of in zip(xs, dims, ofs, strict=True)
     ],
 )
-_define(
+define(
     "all_reduce(Tensor[] xs, str group) -> Tensor[]",
     lambda xs, group: summed(xs, _group(group)),
     lambda xs, group: [x.new_empty(x.shape) for x in xs],
 )
-_define(
+define(
     "all_to_all(Tensor x, int source, int target, int size, str group) -> Tensor",
     lambda x, source, target, size, group: exchanged(x, source, target, size, _group(group)),
     lambda x, source, target, size, group: x.new_empty(

@@ -117,5 +117,5 @@ def _selective() -> Contexts:
 
 
 def _policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    kept = operator in dear_kernels()
+    kept = operator in dear_kernels() or operator is torch.ops.autopar.attend_rows.default
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

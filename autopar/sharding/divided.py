@@ -15,10 +15,13 @@ from autopar.ir.placement import Sharding
 from autopar.plans.plan import Plan
 from autopar.plans.record import Share
 from autopar.request import presets
-from autopar.request.constraints import Constraint
-from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
+from autopar.request.constraints import SEQUENCE, Constraint
+from autopar.sharding.sharding_problem import batch_inputs, where_is
 from autopar.sharding.whole_operators import first_whole, why_whole
 from autopar.utils.messages import argument
+
+SEQUENCES = ("S(1)",), (SEQUENCE,)
+"""First alternatives that split activations along the sequence."""
 
 
 def check_divided(
@@ -74,7 +77,7 @@ def _check_axis(plan: Plan, graph: Graph, share: Share, axis: Axis, local: bool)
 
 
 def _lacks_sequence(rules: list[Constraint], plan: Plan, graph: Graph) -> bool:
-    wanted = [c for c in rules if c.subject == "tensor" and c.allowed[0] == ("S(1)",)]
+    wanted = [c for c in rules if c.subject == "tensor" and c.allowed[0] in SEQUENCES]
     return bool(wanted) and not any(_is_met(c, plan, graph) for c in wanted)
 
 
@@ -97,7 +100,7 @@ def _is_met(constraint: Constraint, plan: Plan, graph: Graph) -> bool:
 
 
 def _forms(constraint: Constraint, plan: Plan, graph: Graph) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """Yield (sharding, mesh, batch split) of every tensor that the constraint applies to."""
+    """Yield (sharding, mesh, split by its place) of every tensor that the constraint applies to."""
     mesh = plan.mesh
     if constraint.subject in ("stored", "leaf", "tensor"):
         for parameter in plan.parameters:
@@ -108,11 +111,11 @@ def _forms(constraint: Constraint, plan: Plan, graph: Graph) -> Iterator[tuple]:
             for p in plan.parameters:
                 yield (p.stored if constraint.subject == "stored" else p.leaf), mesh
         return
-    batch = where_batch_is(graph) if constraint.of_batch else {}
+    places = where_is(constraint.place, graph) if constraint.place else {}
     for node in graph.nodes:
         choice = plan.choice[node.name]
         forms = (*choice.inputs, *choice.outputs)
-        dims = batch.get(node.name, (None,) * len(forms))
+        dims = places.get(node.name, (None,) * len(forms))
         if constraint.subject == "tensor" and not node.is_leaf and constraint.matches(node.path):
             for form, dim in zip(forms, dims, strict=True):
                 yield form, mesh, dim

@@ -12,13 +12,15 @@ from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding, parse_type
 from autopar.plans.decisions import OpSharding
-from autopar.request.constraints import BATCH, Constraint
+from autopar.request.constraints import BATCH, PLACES, Constraint
 from autopar.rules.batch import BatchDims
 from autopar.rules.worth import worth_splitting
 
 T = TypeVar("T")
 Form = tuple[Sharding, S | None]
-"""A tensor's sharding, and the split that would be one of the batch; None if it has no batch dim."""
+"""A tensor's sharding, and the split by the constraint's place; None if the tensor has no such dim."""
+Where = Mapping[str, BatchDims]
+"""By place of `PLACES`: the splits of every operator."""
 Forms = Callable[[T], Iterable[Form]]
 NEAR = 2
 """Number of similar names of each sort that are suggested if no name matches."""
@@ -30,12 +32,12 @@ def narrow(
     graph: Graph,
     mesh: Mesh,
     constraints: tuple[Constraint, ...],
-    batch: BatchDims,
+    where: Where,
 ) -> tuple[dict[str, tuple[OpSharding, ...]], dict[str, tuple[Storage, ...]]]:
     """Return the candidates that the constraints allow.
 
-    Raises `ConstraintError` for a constraint that applies to nothing or cannot be met.  `batch` has the
-    batch splits of every operator, if a constraint refers to the batch.
+    Raises `ConstraintError` for a constraint that applies to nothing or cannot be met.  `where` has the
+    splits of every operator for each place to which a constraint refers.
     """
     _refuse_unmatched(graph, constraints)
     active = _active(graph)
@@ -62,17 +64,23 @@ def narrow(
             if indices and not node.is_leaf:
                 names = [*node.operands, *(tensor.name for tensor in node.outputs)]
                 _refuse_dims(constraint, node.path, [graph.tensors[names[i]] for i in indices])
-                dims = batch.get(node.name, (None,) * len(names))
-                _refuse_without_batch(constraint, node.path, [dims[i] for i in indices])
+                dims = _dims(constraint, node, where)
+                _refuse_without_place(constraint, node.path, [dims[i] for i in indices])
                 kept[node.name] = _filter(
                     kept[node.name], constraint, mesh, _operands(indices, dims), node.path
                 ) or _refuse_clash(
                     node.path, constraint, candidates[node.name], mesh,
-                    [(c, _operands(spoken, dims)) for c in earlier
+                    [(c, _operands(spoken, _dims(c, node, where))) for c in earlier
                      if (spoken := _spoken_of(c, node, graph, active))],
                     _operands(indices, dims), _places(node, indices, graph),
                 )  # fmt: skip
     return kept, rest
+
+
+def _dims(constraint: Constraint, node: Node, where: Where) -> tuple[S | None, ...]:
+    """Return the split by the constraint's place of each of an operator's operands and outputs."""
+    nowhere = (None,) * (len(node.operands) + len(node.outputs))
+    return where.get(constraint.place, {}).get(node.name, nowhere)
 
 
 def applies(constraint: Constraint, graph: Graph) -> bool:
@@ -179,7 +187,7 @@ def _refuse_dims(constraint: Constraint, name: str, tensors: Iterable[Tensor]) -
 def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
     """Raise `ConstraintError` if all types of the constraint split dims that this tensor lacks."""
     tokens = {token for alternative in constraint.allowed for token in alternative}
-    types = [None if token in ("S", BATCH) else parse_type(token) for token in sorted(tokens)]
+    types = [None if token in ("S", *PLACES) else parse_type(token) for token in sorted(tokens)]
     dims = [kind.dim for kind in types if isinstance(kind, S)]
     if len(dims) == len(types) and min(dims) >= len(most.shape) and not constraint.optional:
         raise ConstraintError(
@@ -189,13 +197,16 @@ def _refuse_missing(constraint: Constraint, name: str, most: Tensor) -> None:
         )
 
 
-def _refuse_without_batch(constraint: Constraint, name: str, dims: Iterable[S | None]) -> None:
-    """Raise `ConstraintError` if a split of the batch is pinned on tensors without a batch dim."""
+def _refuse_without_place(constraint: Constraint, name: str, dims: Iterable[S | None]) -> None:
+    """Raise `ConstraintError` if a split of samples or positions is pinned on tensors without them."""
     tokens = {token for alternative in constraint.allowed for token in alternative}
-    if constraint.kind == "pin" and tokens == {BATCH} and all(dim is None for dim in dims):
+    if constraint.kind == "pin" and tokens == {constraint.place} and not any(dims):
+        dim, parts = (
+            ("batch", "samples") if constraint.place == BATCH else ("sequence", "positions")
+        )
         raise ConstraintError(
-            f"{name} has no batch dim, which the constraint ({constraint.line}) names: it is not "
-            "made of the batch's inputs, or mixes its samples. Allow more types there."
+            f"{name} has no {dim} dim, which the constraint ({constraint.line}) names: it is not "
+            f"made of the batch's inputs, or mixes its {parts}. Allow more types there."
         )
 
 

@@ -24,7 +24,7 @@ from autopar.memory.intervals import Intervals
 from autopar.plans.decisions import OpSharding
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding, PlanRequest, Search
-from autopar.request.constraints import Constraint
+from autopar.request.constraints import BATCH, Constraint
 from autopar.request.optimizers import Reads, is_fused
 from autopar.rules.batch import BatchDims
 from autopar.rules.discover import whole_gradients
@@ -274,8 +274,8 @@ def candidates_of(graph: Graph, mesh: Mesh, settings: Settings) -> Candidates:
     constraints = settings.constraints
     if not settings.first:
         constraints = tuple(c for c in constraints if applies(c, graph))
-    batch = where_batch_is(graph) if any(c.of_batch for c in constraints) else {}
-    operators, parameters = narrow(every, storage, graph, mesh, constraints, batch)
+    where = {c.place: where_is(c.place, graph) for c in constraints if c.place}
+    operators, parameters = narrow(every, storage, graph, mesh, constraints, where)
     return Candidates(_shared(operators), _shared(parameters))
 
 
@@ -297,10 +297,18 @@ def batch_inputs(graph: Graph) -> tuple[Node, ...]:
     return tuple(n for n in inputs if n.outputs[0].shape[0] == inputs[0].outputs[0].shape[0])
 
 
-def where_batch_is(graph: Graph) -> BatchDims:
-    """Return the batch splits of every operator; tensors received from other stages have it as dim 0."""
+def where_is(place: str, graph: Graph) -> BatchDims:
+    """Return every operator's splits by samples or by positions (a place of a constraint).
+
+    Samples are dim 0 of the batch's inputs and of tensors received from other stages.  Positions are
+    dim 1 of ids [samples, positions] and of features [samples, positions, width].
+    """
     leaves = (*batch_inputs(graph), *graph.leaves("received"))
-    return rules.batch_dims(graph, {node.outputs[0].name: S(0) for node in leaves})
+    tensors = [node.outputs[0] for node in leaves]
+    if place == BATCH:
+        return rules.batch_dims(graph, {tensor.name: S(0) for tensor in tensors})
+    of_positions = [t for t in tensors if len(t.shape) == (3 if "float" in t.dtype else 2)]
+    return rules.batch_dims(graph, {tensor.name: S(1) for tensor in of_positions})
 
 
 def _arrive(every: dict[str, tuple[OpSharding, ...]], graph: Graph, form: Sharding) -> None:

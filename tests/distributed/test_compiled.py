@@ -15,6 +15,7 @@ CASES: list[tuple[str | None, Recompute | None, tuple[int, ...]]] = [
     ("ddp", None, (2,)), ("ddp", "full", (2,)), ("zero2", "selective", (2,)), ("fsdp", None, (2,)),
     ("fsdp", "selective", (2,)), ("fsdp", "full", (2,)), ("megatron", "full", (2,)),
     ("megatron_sp", None, (2,)), ("megatron_sp", "selective", (2,)),
+    ("context_parallel", None, (2,)), ("context_parallel", "selective", (2,)),
     ("hsdp", None, (2, 2)),
     ("fsdp_megatron", None, (2, 2)),
     ("fsdp_megatron", "full", (2, 2)),

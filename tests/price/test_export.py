@@ -28,6 +28,8 @@ CASES = {
     "tensor": configuration(tp=2, dp=2, zero=1),
     "tensor and sequence": configuration(tp=2, dp=2, zero=1, sequence_parallel=True),
     "fsdp and tensor": configuration(tp=2, dp=2, zero=3, sequence_parallel=True),
+    "context": configuration(dp=2, cp=2, zero=3),
+    "context and tensor": configuration(dp=2, cp=2, tp=2, zero=1, sequence_parallel=True),
     "microbatches": configuration(dp=2, zero=1, microbatch=1),
     "1f1b": configuration(tp=2, pp=2, dp=2, zero=1, microbatch=1, sequence_parallel=True),
     "interleaved": configuration(pp=2, dp=2, zero=1, virtual=2, microbatch=1),
@@ -35,10 +37,10 @@ CASES = {
 }
 EXPRESSED = {
     "megatron": [
-        "ddp", "zero", "fsdp", "fsdp, recomputed", "tensor", "tensor and sequence", "microbatches",
-        "1f1b", "interleaved", "unequal",
+        "ddp", "zero", "fsdp", "fsdp, recomputed", "tensor", "tensor and sequence",
+        "context and tensor", "microbatches", "1f1b", "interleaved", "unequal",
     ],
-    "torchtitan": ["ddp", "fsdp", "fsdp, recomputed", "hybrid", "fsdp and tensor"],
+    "torchtitan": ["ddp", "fsdp", "fsdp, recomputed", "hybrid", "fsdp and tensor", "context"],
     "accelerate": ["ddp", "fsdp", "fsdp, recomputed", "hybrid", "tensor", "1f1b"],
     "deepspeed": ["ddp", "zero", "fsdp", "tensor", "microbatches"],
 }  # fmt: skip
@@ -52,7 +54,7 @@ TOLD = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", daily(CASES, ["fsdp", "unequal"]))
+@pytest.mark.parametrize("name", daily(CASES, ["fsdp", "unequal", "context"]))
 def test_a_plan_is_described_by_what_it_was_made_of(name: str) -> None:
     """The configuration comes back from the plan alone: from types, stages and shapes."""
     found = configuration_of(priced("llama", DEEP, CASES[name]).plan)

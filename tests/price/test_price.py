@@ -134,7 +134,6 @@ def _small():
     ("values", "said"),
     [
         ({"dp": 2, "batch": 16}, "batch=16: the model's example inputs have 8 samples"),
-        ({"dp": 2, "cp": 2}, "does not divide attention along the sequence"),
         ({"dp": 1, "pp": 2, "schedule": "zb-h1", "virtual": 2}, "zb-h1 has 1 stage on each worker"),
         ({"dp": 1, "pp": 8}, "2 layers cannot be divided among 8 stages"),
         ({"dp": 1, "pp": 2, "layers": Layers((1, 2))}, "has 3 layers; the model has 2"),

@@ -314,6 +314,12 @@ def test_requests() -> None:
     assert hybrid.preset == "ddp+fsdp+megatron_sp" and hybrid.pipeline.stages == [(2, 2, 2)]
     alone = requested(Configuration(dp=1).settled(8))
     assert (str(alone.mesh), alone.preset, alone.pipeline.is_one_stage) == ("data=1", None, True)
+    long = requested(replace(c, pp=1, cp=2))
+    assert str(long.mesh) == "data=4, context=2, tensor=2"
+    assert long.preset == "zero2+zero2_context_parallel+megatron_sp"
+    assert "gather keys and values" in long.said[0]
+    two = requested(Configuration(dp=2, cp=2).settled(8))
+    assert (two.preset, two.recompute) == ("ddp_context_parallel", "gathers")
     (said,) = requested(replace(c, zero=2)).said
     assert "ZeRO-2 reduces gradients in every microbatch" in said
 
@@ -321,7 +327,6 @@ def test_requests() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"cp": 2, "tp": 2}, "does not divide attention.*cp=2.*cp=1 tp=4 sequence_parallel=True"),
         ({"ep": 2}, r"does not send tokens.*ep=2.*ep=1"),
     ],
 )

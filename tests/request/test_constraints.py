@@ -34,7 +34,7 @@ def test_a_type_is_meant_as_a_rank_sees_it() -> None:
 def test_the_batch_is_split_wherever_it_is() -> None:
     constraint = Constraint.of("tensor", "*", "S(batch), else R", "y")
     moved = S(1, of=4)
-    assert constraint.of_batch
+    assert constraint.place == "S(batch)"
     assert constraint.rank(Sharding((R, moved)), MESH, moved) == 0
     assert constraint.rank(Sharding((moved, S(1, of=8))), MESH, moved) == 0  # inside the outer axis
     assert constraint.rank(Sharding((S(1), moved)), MESH, moved) == 0  # inside of another split

@@ -1,6 +1,6 @@
-"""Local implementations with collectives, run by threads: one thread per rank, one fake all-reduce.
+"""Local implementations with collectives, run by threads: one thread per rank, fake collectives.
 
-Every all-reduce is counted, so that a variant can be held to the traffic it declares.
+Every collective is counted, so that a variant can be held to the traffic it declares.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from autopar.ir.mesh import Mesh
+from autopar.runtime import _torch
 from autopar.runtime.axes import Axes, Axis
 
 T = TypeVar("T")
@@ -29,9 +30,11 @@ class Group:
     """The ranks along one axis; their threads meet at the barrier."""
 
     size: int
-    sums: list[int] = field(default_factory=list)
-    """Bytes of every all-reduce, as rank 0 of the group saw them."""
+    group_name: str = ""
+    sent: list[int] = field(default_factory=list)
+    """Bytes of every collective, as one rank of the group saw them."""
     slots: dict[int, torch.Tensor] = field(default_factory=dict)
+    pieces: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.size)
@@ -45,9 +48,19 @@ class Group:
         maximum = op == dist.ReduceOp.MAX
         total = stacked.amax(0) if maximum else stacked.sum(0)
         if place == 0:
-            self.sums.append(tensor.numel() * tensor.element_size())
+            self.sent.append(tensor.numel() * tensor.element_size())
         self.barrier.wait(PATIENCE_S)
         tensor.detach().copy_(total)
+
+    def all_to_all(self, come: torch.Tensor, leaving: torch.Tensor, to: list[int]) -> None:
+        """Each rank's pieces, of the sizes `to`, go to the others."""
+        mine = next(axis.rank for axis in _HERE.get().by_name.values() if axis.group is self)
+        if self.barrier.wait(PATIENCE_S) == 0:
+            self.sent.append(leaving.numel() * leaving.element_size())
+        self.pieces[mine] = leaving.detach().clone().split(to)
+        self.barrier.wait(PATIENCE_S)
+        come.detach().copy_(torch.cat([self.pieces[i][mine] for i in range(self.size)]))
+        self.barrier.wait(PATIENCE_S)
 
 
 _HERE: ContextVar[Axes] = ContextVar("axes")
@@ -62,9 +75,29 @@ def _all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = 
     group.all_reduce(tensor, op)
 
 
+class _Done:
+    """Of a collective that has ended already."""
+
+    def wait(self) -> None:
+        """Nothing is left to wait for."""
+
+
+def _all_to_all_single(
+    come: torch.Tensor,
+    leaving: torch.Tensor,
+    of: list[int],
+    to: list[int],
+    group: Any,
+    async_op: bool,
+) -> _Done:
+    group.all_to_all(come, leaving, to)
+    assert async_op and sum(of) == come.numel()
+    return _Done()
+
+
 @contextmanager
 def ranks(mesh: Mesh) -> Iterator[tuple[list[Axes], list[Group]]]:
-    """Each rank's axes, and all groups; `torch.distributed.all_reduce` is ours inside."""
+    """Each rank's axes, and all groups; collectives of `torch.distributed` are ours inside."""
     groups: dict[tuple[int, tuple[int, ...]], Group] = {}
     every = []
     for rank in range(mesh.world_size):
@@ -72,15 +105,21 @@ def ranks(mesh: Mesh) -> Iterator[tuple[list[Axes], list[Group]]]:
         axes = {}
         for number, axis in enumerate(mesh):
             others = (*coordinate[:number], *coordinate[number + 1 :])
-            group: Any = groups.setdefault((number, others), Group(axis.size))
+            place = number, others
+            group: Any = groups.setdefault(place, Group(axis.size, str(place)))
             axes[axis.name] = Axis(axis.name, group, coordinate[number], axis.size)
         every.append(Axes(axes))
-    with mock.patch.object(dist, "all_reduce", _all_reduce):
+    named = {group.group_name: group for group in groups.values()}
+    with (
+        mock.patch.object(dist, "all_reduce", _all_reduce),
+        mock.patch.object(dist, "all_to_all_single", _all_to_all_single),
+        mock.patch.object(_torch, "group_named", named.__getitem__),
+    ):
         yield every, list(groups.values())
 
 
 def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int, ...]]:
-    """`work(rank)` of every rank at once, and the bytes of each all-reduce of one rank's groups."""
+    """`work(rank)` of every rank at once, and the bytes of each collective of one rank's groups."""
 
     def job(rank: int) -> T:
         try:
@@ -97,5 +136,5 @@ def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int
         real = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
         if errors:
             raise (real or errors)[0]
-        seen = [tuple(group.sums) for group in groups if group.sums]
+        seen = [tuple(group.sent) for group in groups if group.sent]
         return [future.result() for future in futures], seen[0] if seen else ()

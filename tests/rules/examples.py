@@ -77,6 +77,18 @@ ATTENTION = (
     _call("scaled_dot_product_attention", t(*Q), t(*K), t(*V), mask(6, 1, 1, 14), note="padding"),
     _call("scaled_dot_product_attention", t(*Q), t(*Q), t(*Q), None, 0.0, True, note="causal"),
     _call(
+        "scaled_dot_product_attention", t(4, 6, 12, 8), t(4, 3, 12, 8), t(4, 3, 12, 6), None, 0.0,
+        True, scale=0.3, enable_gqa=True, note="causal, grouped",
+    ),
+    _call(
+        "scaled_dot_product_attention", t(6, 2, 6, 8), t(1, 2, 6, 8), t(1, 2, 6, 8), None, 0.0, True,
+        note="causal, shared keys",
+    ),
+    _call(
+        "scaled_dot_product_attention", t(6, 2, 12, 8), t(6, 2, 18, 8), t(6, 2, 18, 8), None, 0.0,
+        True, note="causal, more keys",
+    ),
+    _call(
         "scaled_dot_product_attention", t(6, 12, 18, 9), t(6, 6, 14, 9), t(6, 6, 14, 10), None, 0.0,
         False, scale=0.3, enable_gqa=True, note="grouped",
     ),

@@ -14,8 +14,8 @@ from autopar.errors import ConstraintError
 from autopar.ir.graph import Graph, short
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.request.constraints import from_user
-from autopar.sharding.sharding_problem import Settings, candidates_of, where_batch_is
+from autopar.request.constraints import BATCH, SEQUENCE, from_user
+from autopar.sharding.sharding_problem import Settings, candidates_of, where_is
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -40,7 +40,7 @@ def dims_of(step: Step, op: str, place: int = 0) -> tuple[S | None, ...]:
     """Of one of the operators of this name, the first."""
     graph = graph_of(step)
     named = [node.name for node in graph.nodes if short(node.op) == op]
-    return where_batch_is(graph)[named[place]]
+    return where_is(BATCH, graph)[named[place]]
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,31 @@ def test_a_pin_on_the_batch_of_what_has_none_is_refused() -> None:
     pinned = from_user({"*exp": "[S(batch)]"}, mesh)
     with pytest.raises(ConstraintError, match="has no batch dim"):
         candidates_of(graph, mesh, Settings(constraints=pinned))
+
+
+def test_positions_go_where_the_rule_says() -> None:
+    graph = graph_of(lambda x, w: x.transpose(1, 2).reshape(8, 2, 3, 4))
+    named = {short(node.op): node.name for node in graph.nodes}
+    found = where_is(SEQUENCE, graph)
+    assert found[named["transpose"]] == (S(1), S(2))
+    assert found[named["reshape"]] == (S(2), S(3))
+
+
+def test_a_pin_on_the_sequence_of_what_has_none_is_refused() -> None:
+    graph, mesh = graph_of(lambda x, w: x + w.exp()), Mesh.of(2)
+    pinned = from_user({"*exp": "[S(sequence)]"}, mesh)
+    with pytest.raises(ConstraintError, match="has no sequence dim"):
+        candidates_of(graph, mesh, Settings(constraints=pinned))
+
+
+def test_rows_of_numbers_have_no_positions() -> None:
+    """Features of a sample are no sequence; ids are."""
+    x = capture(nn.Linear(6, 4), {"input": torch.randn(8, 6)}, loss=lambda y: y.sum())
+    ids = capture(nn.Embedding(6, 4), {"input": torch.zeros(8, 6).long()}, loss=lambda y: y.sum())
+    assert set(where_is(SEQUENCE, x)["linear"]) == {None}
+    assert where_is(SEQUENCE, ids)["embedding"] == (None, S(1), S(1))
+
+
+def test_one_constraint_is_not_on_both() -> None:
+    with pytest.raises(ConstraintError, match="one of them"):
+        from_user({"*": "[S(batch) | S(sequence)]"}, Mesh.of(2))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from autopar.ir.mesh import Mesh
 from autopar.ops.experts import routed_experts
@@ -88,8 +89,20 @@ def _routed(tokens: int, gated: int) -> Callable[[], list[torch.Tensor]]:
     ]  # fmt: skip
 
 
+def _attending(rows: int, heads: int = 4) -> Callable[[], list[torch.Tensor]]:
+    return lambda: [
+        torch.randn(3, 4, rows, 6), torch.randn(3, heads, rows, 6), torch.randn(3, heads, rows, 6),
+    ]  # fmt: skip
+
+
+def _attention(*operands: torch.Tensor) -> torch.Tensor:
+    shared = operands[0].shape[1] != operands[1].shape[1]
+    return F.scaled_dot_product_attention(*operands, is_causal=True, enable_gqa=shared)
+
+
 VOCABULARY = "vocab_parallel_embedding"
 ENTROPY = "vocab_parallel_cross_entropy"
+ROWS = "sequence_parallel_attention"
 SPLIT_EXPERTS = (None, None, None, 0, 0)
 CASES = {
     "embedding": Case(VOCABULARY, _embedding, _table(4, 3), (0, None), "sum"),
@@ -117,6 +130,9 @@ CASES = {
     "experts, no gates": Case(
         "expert_parallel", routed_experts, _routed(9, 1), SPLIT_EXPERTS, "sum", ("gelu",)
     ),
+    "attention": Case(ROWS, _attention, _attending(8), (2, None, None), 2),
+    "attention of odd rows": Case(ROWS, _attention, _attending(10, 2), (2, None, None), 2),
+    "attention of single rows": Case(ROWS, _attention, _attending(2, 1), (2, None, None), 2),
     "experts of none": Case(
         "expert_parallel", routed_experts, _routed(0, 1), SPLIT_EXPERTS, "sum", ("relu",)
     ),
@@ -190,10 +206,9 @@ def _of_ranks(case: Case, values: list[torch.Tensor], layout: str) -> list[list[
         def fed(output: torch.Tensor) -> torch.Tensor:
             if not isinstance(case.made, int):
                 return _fed(output, layout)
-            size = output.shape[0]
-            return _fed(output.new_empty(RANKS * size, *output.shape[1:]), layout).narrow(
-                0, rank * size, size
-            )
+            size, whole = output.shape[case.made], list(output.shape)
+            whole[case.made] *= RANKS
+            return _fed(output.new_empty(whole), layout).narrow(case.made, rank * size, size)
 
         return _run(case.local, case, mine, fed)
 

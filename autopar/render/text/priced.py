@@ -59,7 +59,7 @@ def _cells(of: StepFigures) -> tuple[str, ...]:
 
 def spelled(c: Configuration) -> str:
     """Return a settled configuration in the words of its flags."""
-    parts = [f"tp {c.tp}", f"pp {c.pp}", f"dp {c.dp}"]
+    parts = [f"tp {c.tp}", f"pp {c.pp}", f"dp {c.dp}", *([f"cp {c.cp}"] if c.cp > 1 else [])]
     parts += [f"in {c.replicas} groups"] if c.replicas > 1 else []
     if c.pp > 1:
         parts += [f"{c.virtual} stages a rank"] if (c.virtual or 1) > 1 else []

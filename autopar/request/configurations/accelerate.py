@@ -205,6 +205,8 @@ def write(configuration: Configuration, host: int) -> Written:
             said.append(f"The model's code says what is recomputed; here it is {c.recompute}.")
     else:
         content |= _written_fsdp(c, said)
+    if c.cp > 1 and content[TYPE] != "FSDP":
+        said.append(f"accelerate splits the sequence with FSDP only; {c.cp} ranks are left out.")
     return Written(yaml.safe_dump(content, sort_keys=False), tuple(said))
 
 
@@ -228,7 +230,7 @@ def _written_fsdp(c: Configuration, said: list[str]) -> dict[str, Any]:
             "parallelism_config_dp_replicate_size": c.replicas,
             "parallelism_config_dp_shard_size": c.dp // c.replicas,
             "parallelism_config_tp_size": c.tp,
-            "parallelism_config_cp_size": 1,
+            "parallelism_config_cp_size": c.cp,
         },
     }
 

@@ -150,6 +150,9 @@ def write(configuration: Configuration, host: int) -> Written:
         content["optimizer"] = {"type": c.optimizer.partition("(")[0]}
     if c.tp > 1:
         content["tensor_parallel"] = {"autotp_size": c.tp}
+    if c.cp > 1:
+        content["sequence_parallel_size"] = c.cp
+        said.append("DeepSpeed exchanges positions for heads in attention; the plan gathers keys.")
     if c.pp > 1:
         content["pipeline"] = {"stages": c.pp}
     return Written(json.dumps(content, indent=2) + "\n", tuple(said))

@@ -261,6 +261,7 @@ def write(configuration: Configuration, host: int) -> Written:
     lines = [
         f"--{name} {getattr(c, field)}" for field, name in _WRITTEN.items() if getattr(c, field)
     ]
+    lines += [f"--context-parallel-size {c.cp}"] if c.cp > 1 else []
     lines += _written_stages(c, said)
     lines += ["--sequence-parallel"] if c.sequence_parallel else []
     lines += _written_zero(c, said)

@@ -1,7 +1,8 @@
 """Turns a configuration into a request: mesh, preset, pipeline and recomputation.
 
-Tensor-parallel ranks are neighbours, data-parallel ranks are further apart, and stages are furthest, as
-in Megatron-LM (Narayanan et al. 2021, section 3.2).  Each mesh axis has the preset of its parallelism.
+Tensor-parallel ranks are neighbours, context-parallel and then data-parallel ranks are further apart,
+and stages are furthest, as in Megatron-LM (Narayanan et al. 2021, section 3.2).  Each mesh axis has the
+preset of its parallelism.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from autopar.request.pipeline import Pipeline
 from autopar.request.presets import BESIDE
 from autopar.utils.messages import argument
 
-STAGE, REPLICA, DATA, TENSOR = "stage", "replica", "data", "tensor"
+STAGE, REPLICA, DATA, CONTEXT, TENSOR = "stage", "replica", "data", "context", "tensor"
 BY_ZERO = ("ddp", "zero2", "zero2", "fsdp")
 """The preset of a data axis, by the stage of ZeRO.  ZeRO-1 and ZeRO-2 differ in when gradients are
 reduced, which is once a step here."""
+ALONG = ("ddp_context_parallel", *2 * ("zero2_context_parallel",), "context_parallel")
+"""The same for a context axis, whose ranks share weights like those of a data axis."""
 NAMED: dict[tuple[str, ...], str] = {
     ("ddp", "megatron"): "megatron", ("ddp", "megatron_sp"): "megatron_sp",
     ("zero2", "megatron"): "zero2_megatron", ("zero2", "megatron_sp"): "zero2_megatron_sp",
     ("fsdp", "megatron"): "fsdp_megatron", ("ddp", "fsdp"): "hsdp",
+    **{pair: pair[1] for pair in zip(BY_ZERO, ALONG, strict=True)},
 }  # fmt: skip
 """Presets that are one for each of two axes."""
 
@@ -47,7 +51,6 @@ def requested(configuration: Configuration) -> Requested:
     runs.
     """
     c = configuration
-    _refuse_context(c)
     _refuse_experts(c)
     axes = tuple(axis for axis in _axes(c) if axis[1] > 1) or ((DATA, 1, ""),)
     of_stage = Mesh.of(*(size for _, size, _ in axes), names=tuple(name for name, _, _ in axes))
@@ -69,16 +72,17 @@ def _axes(c: Configuration) -> Iterator[tuple[str, int, str]]:
     assert c.dp is not None
     yield REPLICA, c.replicas, "ddp"
     yield DATA, c.dp // c.replicas, BY_ZERO[c.zero]
+    yield CONTEXT, c.cp, ALONG[c.zero]
     yield TENSOR, c.tp, "megatron_sp" if c.sequence_parallel else "megatron"
 
 
 def _recompute(c: Configuration) -> str:
-    """Return what is recomputed; with sequence parallelism gathers are repeated at least.
+    """Return what is recomputed; along a sequence, gathers of activations are repeated at least.
 
     So does Megatron-LM (Korthikanti et al. 2022, section 4.2.2).
     """
     if c.recompute in ("none", "attention"):
-        return GATHERS if c.sequence_parallel else "none"
+        return GATHERS if c.sequence_parallel or c.cp > 1 else "none"
     return c.recompute
 
 
@@ -95,16 +99,6 @@ def _pipeline(c: Configuration, of_stage: Mesh) -> Pipeline:
     )
 
 
-def _refuse_context(c: Configuration) -> None:
-    if c.cp > 1:
-        raise InputError(
-            f"autopar does not divide attention along the sequence ({argument('cp', c.cp)}). The "
-            "closest that it runs on these devices is tensor with sequence parallelism, which divides "
-            f"the sequence outside of attention: {argument('cp', 1)} {argument('tp', c.tp * c.cp)} "
-            f"{argument('sequence_parallel', True)}."
-        )
-
-
 def _refuse_experts(c: Configuration) -> None:
     if c.ep > 1:
         raise InputError(
@@ -116,6 +110,11 @@ def _refuse_experts(c: Configuration) -> None:
 
 def _said(c: Configuration) -> Iterator[str]:
     """Yield how the request differs from the configuration."""
+    if c.cp > 1:
+        yield (
+            "Context-parallel ranks gather keys and values here, as Llama 3 does. Megatron-LM and "
+            "torchtitan may pass them in a ring, and DeepSpeed exchanges positions for heads."
+        )
     if c.zero == 2 and c.microbatches > 1:
         yield (
             "ZeRO-2 reduces gradients in every microbatch; here they are reduced once a step, and until "

@@ -270,7 +270,7 @@ def _written_ranks(c: Configuration, said: list[str]) -> Iterator[str]:
     if c.tp > 1 and not c.sequence_parallel:
         said.append("torchtitan's tensor parallelism always splits activations along the sequence.")
     yield f"pipeline_parallel_degree = {c.pp}"
-    yield "context_parallel_degree = 1"
+    yield f"context_parallel_degree = {c.cp}"
 
 
 def _written_stages(c: Configuration, said: list[str]) -> Iterator[str]:

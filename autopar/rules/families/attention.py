@@ -7,7 +7,10 @@ from autopar.rules.declare import Call, Declared, rule
 
 @rule("scaled_dot_product_attention")
 def attention(call: Call) -> Declared | None:
-    """Batch and heads are independent; queries too, unless the mask is causal by position."""
+    """Batch and heads are independent; queries too, if the mask is not causal by position.
+
+    If it is, rows of a sequence that attends to itself are split by their own variant.
+    """
     query, key, value = call.shapes[:3]
     if len(call.made[0]) != 4:
         return None
@@ -15,13 +18,16 @@ def attention(call: Call) -> Declared | None:
         return None
     grouped = query[1] != key[1]
     samples = "b" if query[0] == key[0] else "1"
-    rows = "s!" if call.arg(5, "is_causal", False) else "s"
+    is_causal = bool(call.arg(5, "is_causal", False))
+    in_order = is_causal and query[2] == key[2] and not call.arg(4, "dropout_p", 0.0)
+    rows = "s" if in_order or not is_causal else "s!"
     heads, shared = ("(a g)", "a") if grouped else ("a", "a")
     terms = [f"b {heads} {rows} d!", f"{samples} {shared} t! d!", f"{samples} {shared} t! e!"]
     if len(call.shapes) > 3:
         terms.append(_mask(call.shapes[3], call.made[0], key, heads, rows))
     sizes = {"g": query[1] // key[1]} if grouped else {}
-    return Declared(f"{', '.join(terms)} -> b {heads} {rows} e!", sizes=sizes)
+    variants = {"s": "sequence_parallel_attention"} if in_order else {}
+    return Declared(f"{', '.join(terms)} -> b {heads} {rows} e!", sizes=sizes, variants=variants)
 
 
 def _mask(

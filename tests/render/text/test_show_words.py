@@ -25,10 +25,15 @@ EXPECTED = {
     "megatron": ("data parallel", "tensor parallel"),
     "megatron_sp": ("data parallel", "tensor + sequence parallel"),
     "fsdp_megatron": (FSDP, "tensor parallel"),
+    "context_parallel": (FSDP, "sequence parallel (FSDP, regathered)"),
+    "zero2_context_parallel": ("data parallel (ZeRO)", "sequence parallel (ZeRO)"),
+    "ddp_context_parallel": ("data parallel", "sequence parallel"),
+    "ulysses": (FSDP, "sequence parallel (FSDP, regathered)"),
     "zero2_megatron": ("data parallel (ZeRO)", "tensor parallel"),
     "zero2_megatron_sp": ("data parallel (ZeRO)", "tensor + sequence parallel"),
 }
-
+ALONG = "context_parallel", "zero2_context_parallel", "ddp_context_parallel", "ulysses"
+"""Presets that split the sequence, and not the weights where they are used."""
 SMALL: dict[str, Any] = {
     **models.CASES,
     **{name: partial(models.CASES[name], layers=1) for name in ("gpt2", "llama", "bert")},
@@ -39,7 +44,7 @@ SMALL: dict[str, Any] = {
 def under(name: str, preset: str, shape: tuple[int, ...] = (2, 2)) -> Compilation:
     model, inputs, loss = SMALL[name]()
     # Images have no sequence.
-    none = name == "cnn" and preset.endswith(SEQUENCE)
+    none = name == "cnn" and (preset.endswith(SEQUENCE) or preset in ALONG)
     return compile_model(
         model,
         shape,
@@ -60,6 +65,8 @@ def test_every_preset_is_expected() -> None:
 def test_presets(name: str, preset: str) -> None:
     made = under(name, preset)
     expected = EXPECTED[preset.removesuffix(SEQUENCE) if name == "cnn" else preset]
+    if name == "cnn" and preset in ALONG:
+        expected = expected[0], expected[1].replace("sequence parallel", "replicated")
     assert words(made.plan, made.graph) == expected
 
 

@@ -1,0 +1,245 @@
+"""Causal attention of a sequence that is split over a mesh axis, with equal work on every rank.
+
+Rank r of n has rows [r * m, (r + 1) * m) and all keys and values.  Later rows see more keys.  Therefore
+each rank exchanges the second half of its rows with its mirror, rank n - 1 - r, and computes a half of
+its own and one of its mirror's: together they see as many keys as those of any other rank.  Results
+return in the same way.  So the rows of all tensors around stay in order, one block per rank, and no
+mask is made: a row sees the keys before its block in full, and its own block causally.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autopar.runtime import _torch
+from autopar.runtime.attention_parts import Part, Scores, attend, attend_backward, merge
+from autopar.runtime.axes import Axis
+from autopar.runtime.kernels import define, start_permute
+
+
+def sequence_parallel_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = True,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    axis: Axis,
+) -> torch.Tensor:
+    """`F.scaled_dot_product_attention` with ``is_causal=True`` of this rank's rows of the sequence.
+
+    query [b, h, s / ranks, d]; key [b or 1, a, s, d] and value [b or 1, a, s, e] are whole.  Returns
+    [b, h, s / ranks, e].  Raises `TypeError` for numbers that are not floating-point.
+    """
+    if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
+        raise TypeError(
+            f"Attention has queries of {query.dtype}, keys of {key.dtype} and values of {value.dtype}; "
+            "F.scaled_dot_product_attention takes floating-point numbers of one dtype. Cast them before."
+        )
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
+    made: torch.Tensor = _Attention.apply(query, key, value, scale, axis)
+    return made
+
+
+class _Attention(torch.autograd.Function):
+    """Saves what came from the mirror, so that the backward exchanges gradients only."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: Axis
+    ) -> torch.Tensor:
+        ctx.scale, ctx.axis = scale, axis
+        out, *more = torch.ops.autopar.attend_rows(
+            q, k, v, scale, axis.rank, axis.size, axis.group_name
+        )
+        ctx.save_for_backward(q, k, v, out, *more)
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        axis = ctx.axis
+        made = torch.ops.autopar.attend_rows_backward(
+            gradient, *ctx.saved_tensors, ctx.scale, axis.rank, axis.size, axis.group_name
+        )
+        return *made, None, None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A rank's place among those along the axis, and how its `rows` are divided."""
+
+    rank: int
+    size: int
+    rows: int
+
+    @property
+    def mirror(self) -> int:
+        return self.size - 1 - self.rank
+
+    @property
+    def kept(self) -> int:
+        """Rows that this rank computes itself; the others are exchanged."""
+        return self.rows - self.rows // 2
+
+    @property
+    def firsts(self) -> tuple[int, int]:
+        """First row in the sequence of the rows kept, and of those from the mirror."""
+        return self.rank * self.rows, self.mirror * self.rows + self.kept
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    rank: int,
+    size: int,
+    group: str,
+) -> tuple[torch.Tensor, ...]:
+    """Return the result, the rows from the mirror with their result, and the log-sum-exps of both."""
+    place, ranks = _Place(rank, size, q.shape[2]), _torch.group_named(group)
+    mine, others = place.firsts
+    wait = start_permute(q[:, :, place.kept :], place.mirror, place.mirror, size, ranks)
+    own, own_sum = _causal(q[:, :, : place.kept], k, v, mine, scale)
+    received = wait()
+    if not received.shape[2]:
+        none = v.new_empty(*own.shape[:2], 0, own.shape[3])
+        return _joined(q, own), received, none, own_sum.contiguous()
+    theirs, their_sum = _causal(received, k, v, others, scale)
+    theirs = theirs.contiguous()
+    back = start_permute(theirs, place.mirror, place.mirror, size, ranks)()
+    return _joined(q, own, back), received, theirs, torch.cat([own_sum, their_sum], 2)
+
+
+def _attend_backward(
+    gradient: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    received: torch.Tensor,
+    theirs: torch.Tensor,
+    log_sum: torch.Tensor,
+    scale: float,
+    rank: int,
+    size: int,
+    group: str,
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of this rank's rows, and its parts of those of all keys and values."""
+    place, ranks = _Place(rank, size, q.shape[2]), _torch.group_named(group)
+    mine, others = place.firsts
+    kept = slice(0, place.kept)
+    into = torch.zeros(k.shape, dtype=k.dtype, device=k.device), v.new_zeros(v.shape)
+    wait = start_permute(gradient[:, :, place.kept :], place.mirror, place.mirror, size, ranks)
+    merged = out[:, :, kept], log_sum[:, :, kept]
+    of_q = _causal_backward(gradient[:, :, kept], q[:, :, kept], k, v, merged, mine, scale, into)
+    given = wait()
+    if not given.shape[2]:
+        return _joined(q, of_q), *into
+    merged = theirs, log_sum[:, :, place.kept :]
+    of_theirs = _causal_backward(given, received, k, v, merged, others, scale, into)
+    back = start_permute(of_theirs, place.mirror, place.mirror, size, ranks)()
+    return _joined(q, of_q, back), *into
+
+
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int, scale: float) -> Part:
+    """Return attention of consecutive rows of the sequence, of which `first` is the first."""
+    own = slice(first, first + q.shape[2])
+    part = attend(q, k[:, :, own], v[:, :, own], Scores(scale, is_causal=True))
+    if not first:
+        return part
+    return merge(part, attend(q, k[:, :, :first], v[:, :, :first], Scores(scale)))
+
+
+def _causal_backward(
+    gradient: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    merged: Part,
+    first: int,
+    scale: float,
+    into: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Return the gradient of the rows, and add those of keys and values to `into`."""
+    seen = [
+        (slice(first, first + q.shape[2]), True),
+        *([(slice(0, first), False)] if first else []),
+    ]
+    total: torch.Tensor | None = None
+    for keys, is_causal in seen:
+        of_q, of_k, of_v = attend_backward(
+            gradient, q, k[:, :, keys], v[:, :, keys], merged, Scores(scale, is_causal)
+        )
+        total = of_q if total is None else total + of_q
+        into[0][:, :, keys] += of_k
+        into[1][:, :, keys] += of_v
+    assert total is not None
+    return total
+
+
+def _joined(q: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+    """Return consecutive rows as one tensor, which is laid out as the queries are."""
+    if _by_rows(q):
+        return torch.cat([part.transpose(1, 2) for part in rows], 1).transpose(1, 2)
+    return torch.cat(rows, 2)
+
+
+def _by_rows(q: torch.Tensor) -> bool:
+    """Whether the heads of a row are beside each other in memory, not the rows of a head."""
+    return q.stride(1) < q.stride(2)
+
+
+def _like(q: torch.Tensor, width: int) -> torch.Tensor:
+    """Return an empty tensor of rows of this width, which is laid out as the queries are."""
+    samples, heads, rows, _ = q.shape
+    if _by_rows(q):
+        return q.new_empty(samples, rows, heads, width).transpose(1, 2)
+    return q.new_empty(samples, heads, rows, width)
+
+
+def _fake_attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    rank: int,
+    size: int,
+    group: str,
+) -> tuple[torch.Tensor, ...]:
+    samples, heads, rows, width = q.shape
+    theirs = rows // 2
+    return (
+        _like(q, v.shape[3]),
+        q.new_empty(samples, heads, theirs, width),
+        q.new_empty(samples, heads, theirs, v.shape[3]),
+        q.new_empty(samples, heads, rows, dtype=torch.promote_types(q.dtype, torch.float32)),
+    )
+
+
+def _fake_backward(
+    gradient: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any
+) -> tuple[torch.Tensor, ...]:
+    return _like(q, q.shape[3]), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+_PLACE = "float scale, int rank, int size, str group"
+define(
+    f"attend_rows(Tensor q, Tensor k, Tensor v, {_PLACE}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _attend,
+    _fake_attend,
+)
+define(
+    "attend_rows_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor received, "
+    f"Tensor theirs, Tensor log_sum, {_PLACE}) -> (Tensor, Tensor, Tensor)",
+    _attend_backward,
+    _fake_backward,
+)
