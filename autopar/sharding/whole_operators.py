@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from autopar.ir.graph import Graph, Node, short
+from autopar.request.constraints import BATCH
 from autopar.rules import rule_of
-from autopar.sharding.sharding_problem import batch_inputs, where_batch_is
+from autopar.sharding.sharding_problem import batch_inputs, where_is
 
 
 def why_whole(node: Node, graph: Graph) -> str:
@@ -27,7 +28,7 @@ def why_whole(node: Node, graph: Graph) -> str:
 
 def first_whole(graph: Graph) -> Node | None:
     """Return the first operator that reads samples and whose results, no scalars, have none."""
-    dims, carriers = where_batch_is(graph), {node.outputs[0].name for node in batch_inputs(graph)}
+    dims, carriers = where_is(BATCH, graph), {node.outputs[0].name for node in batch_inputs(graph)}
     for node in graph.nodes:
         if node.is_leaf or carriers.isdisjoint(node.operands):
             continue
