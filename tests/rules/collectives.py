@@ -1,6 +1,6 @@
-"""Local implementations with collectives, run by threads: one thread per rank, one fake all-reduce.
+"""Local implementations with collectives, run by threads: one thread per rank, fake collectives.
 
-Every all-reduce is counted, so that a variant can be held to the traffic it declares.
+Every all-reduce and all-to-all is counted, so that a variant can be held to the traffic it declares.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class Group:
     """The ranks along one axis; their threads meet at the barrier."""
 
     size: int
-    sums: list[int] = field(default_factory=list)
-    """Bytes of every all-reduce, as rank 0 of the group saw them."""
+    sent: list[float] = field(default_factory=list)
+    """Bytes of every collective: what ranks send to themselves and others, on average over them."""
     slots: dict[int, torch.Tensor] = field(default_factory=dict)
+    parts: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.size)
@@ -45,9 +46,24 @@ class Group:
         maximum = op == dist.ReduceOp.MAX
         total = stacked.amax(0) if maximum else stacked.sum(0)
         if place == 0:
-            self.sums.append(tensor.numel() * tensor.element_size())
+            self.sent.append(tensor.nbytes)
         self.barrier.wait(PATIENCE_S)
         tensor.detach().copy_(total)
+
+    def all_to_all(
+        self, rank: int, made: torch.Tensor, given: torch.Tensor, come: Any, leave: Any
+    ) -> None:
+        """Rows along dim 0, as many from and to each rank as these numbers say; without them equal."""
+        equal = [len(given) // self.size] * self.size
+        self.parts[rank] = given.detach().clone().split(leave or equal)
+        self.barrier.wait(PATIENCE_S)
+        came = [self.parts[other][rank] for other in range(self.size)]
+        assert list(map(len, came)) == (come or equal), "what comes is not what is expected"
+        made.detach().copy_(torch.cat(came))
+        total = sum(part.nbytes for parts in self.parts.values() for part in parts)
+        if self.barrier.wait(PATIENCE_S) == 0:
+            self.sent.append(total / self.size)
+        self.barrier.wait(PATIENCE_S)
 
 
 _HERE: ContextVar[Axes] = ContextVar("axes")
@@ -62,9 +78,16 @@ def _all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = 
     group.all_reduce(tensor, op)
 
 
+def _all_to_all(
+    made: torch.Tensor, given: torch.Tensor, come: Any = None, leave: Any = None, group: Any = None
+) -> None:
+    axis = next(axis for axis in _HERE.get().by_name.values() if axis.group is group)
+    group.all_to_all(axis.rank, made, given, come, leave)
+
+
 @contextmanager
 def ranks(mesh: Mesh) -> Iterator[tuple[list[Axes], list[Group]]]:
-    """Each rank's axes, and all groups; `torch.distributed.all_reduce` is ours inside."""
+    """Each rank's axes, and all groups; inside, collectives are ours."""
     groups: dict[tuple[int, tuple[int, ...]], Group] = {}
     every = []
     for rank in range(mesh.world_size):
@@ -75,12 +98,15 @@ def ranks(mesh: Mesh) -> Iterator[tuple[list[Axes], list[Group]]]:
             group: Any = groups.setdefault((number, others), Group(axis.size))
             axes[axis.name] = Axis(axis.name, group, coordinate[number], axis.size)
         every.append(Axes(axes))
-    with mock.patch.object(dist, "all_reduce", _all_reduce):
+    with (
+        mock.patch.object(dist, "all_reduce", _all_reduce),
+        mock.patch.object(dist, "all_to_all_single", _all_to_all),
+    ):
         yield every, list(groups.values())
 
 
-def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int, ...]]:
-    """`work(rank)` of every rank at once, and the bytes of each all-reduce of one rank's groups."""
+def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[float, ...]]:
+    """`work(rank)` of every rank at once, and the bytes of each collective of one rank's groups."""
 
     def job(rank: int) -> T:
         try:
@@ -97,5 +123,5 @@ def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int
         real = [e for e in errors if not isinstance(e, threading.BrokenBarrierError)]
         if errors:
             raise (real or errors)[0]
-        seen = [tuple(group.sums) for group in groups if group.sums]
+        seen = [tuple(group.sent) for group in groups if group.sent]
         return [future.result() for future in futures], seen[0] if seen else ()

@@ -117,5 +117,5 @@ def _on_all_ranks(
     itemsize = whole.graph.tensors[whole.node.operands[0]].itemsize
     wanted = tuple(traffic.nbytes * 8 // max(itemsize, 4) for traffic in declared)
     if sent != wanted:
-        raise WrongError(f"all-reduces of {sent} bytes, declared are {wanted}")
+        raise WrongError(f"collectives of {sent} bytes, declared are {wanted}")
     return outcomes

@@ -66,11 +66,11 @@ def test_prices_count_what_is_done() -> None:
     x, _, weights, up, down = (torch.randn(t.shape) for t in tensors)
     chosen = torch.randint(0, up.shape[0], tensors[1].shape)
     with FlopCounterMode(display=False) as forward:
-        _, before = _mixture._init_fn(x, chosen, weights, up, down, "silu")
+        _, before = _mixture._init_fn(x, chosen, weights, up, down, "silu", None, None, [])
     assert forward.get_total_flops() == flops(node, graph)
     behind = torch.randn(x.shape[0], down.shape[1])
     with FlopCounterMode(display=False) as backward:
-        _gradients._init_fn(behind, x, chosen, weights, up, down, before, "silu")
+        _gradients._init_fn(behind, x, chosen, weights, up, down, before, "silu", None, None, [])
     assert backward.get_total_flops() == backward_flops(node, graph)
 
 

@@ -117,6 +117,14 @@ CASES = {
     "experts, no gates": Case(
         "expert_parallel", routed_experts, _routed(9, 1), SPLIT_EXPERTS, "sum", ("gelu",)
     ),
+    **{
+        f"dispatch{name}": Case(
+            "expert_dispatch", routed_experts, _routed(tokens, gated), (0,) * 5, 0, (activation,)
+        )
+        for name, tokens, gated, activation in (
+            ("", 10, 2, "silu"), (", no gates", 10, 1, "gelu"), (" of none", 0, 1, "relu"),
+        )
+    },
     "experts of none": Case(
         "expert_parallel", routed_experts, _routed(0, 1), SPLIT_EXPERTS, "sum", ("relu",)
     ),

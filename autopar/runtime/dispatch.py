@@ -1,0 +1,185 @@
+"""Experts that tokens travel to: ranks of one axis have their own tokens and their own experts.
+
+Each choice of a token is a row.  Rows are sorted by expert, sent to the rank that has the expert by an
+all-to-all of uneven parts, multiplied there, and sent back; no row is dropped, and none is padded
+(GShard, Lepikhin et al. 2020, without capacity).  Gradients travel the same ways.
+
+The host reads the numbers of rows once in the forward: what is sent and allocated depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autopar.ops.expert_rows import Bounds, Experts
+from autopar.ops.experts import Routes, sort_choices
+from autopar.runtime.axes import Axis
+
+
+def expert_dispatch(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    activation: str,
+    up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    constants: Sequence[float] = (),
+    *,
+    axis: Axis,
+) -> torch.Tensor:
+    """Return `routed_experts` of this rank's tokens, by the experts of all ranks along `axis`.
+
+    Rank r has the r-th block of the experts.  `chosen` counts them over all ranks.
+    """
+    made: torch.Tensor = _Dispatch.apply(
+        x, chosen.long(), weights, up, down, activation, up_bias, down_bias, tuple(constants), axis
+    )
+    return made
+
+
+@dataclass(frozen=True)
+class Journey:
+    """Where this rank's rows go, and how those that arrive are ordered.
+
+    `sent` and `received` are the rows to and from each rank.  Those that arrive come by rank, and
+    `arrival` orders them by expert; an expert's then lie between two neighbours of `bounds`.
+    """
+
+    routes: Routes
+    sent: list[int]
+    received: list[int]
+    arrival: torch.Tensor
+    bounds: Bounds
+    group: dist.ProcessGroup
+
+    @staticmethod
+    def read(
+        shape: torch.Size,
+        order: torch.Tensor,
+        counts: torch.Tensor,
+        figures: list[int],
+        group: dist.ProcessGroup,
+        size: int,
+    ) -> Journey:
+        """Return the journey of sorted choices of `shape` [tokens, choices].
+
+        `counts` and `figures` are the same: where this rank's rows for each expert begin and end
+        (`sort_choices`), then how many come from each rank for each expert here.
+        """
+        experts = len(figures) // 2
+        each = experts // size
+        ends, come = figures[: experts + 1], figures[experts + 1 :]
+        received = [sum(come[rank * each : (rank + 1) * each]) for rank in range(size)]
+        numbers = torch.arange(each, device=counts.device).repeat(size)
+        by_rank = numbers.repeat_interleave(counts[experts + 1 :], output_size=sum(received))
+        return Journey(
+            Routes.between(shape, order, ends),
+            [ends[(rank + 1) * each] - ends[rank * each] for rank in range(size)],
+            received,
+            by_rank.argsort(stable=True),
+            (0, *accumulate(sum(come[expert::each]) for expert in range(each))),
+            group,
+        )
+
+    def there(self, rows: torch.Tensor) -> torch.Tensor:
+        """Send rows to their experts' ranks; return those that arrive, by expert."""
+        return self._exchanged(rows, self.sent, self.received)[self.arrival]
+
+    def back(self, rows: torch.Tensor) -> torch.Tensor:
+        """Send rows by expert back to their tokens' ranks."""
+        by_rank = torch.empty_like(rows)
+        by_rank[self.arrival] = rows
+        return self._exchanged(by_rank, self.received, self.sent)
+
+    def _exchanged(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
+        made = rows.new_empty(sum(received), rows.shape[1])
+        dist.all_to_all_single(made, rows.contiguous(), received, sent, group=self.group)
+        return made
+
+
+def _counted(
+    chosen: torch.Tensor, experts: int, size: int, group: dist.ProcessGroup
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sort the choices, and exchange how many rows each rank sends for each of `experts` per rank."""
+    order, ends = sort_choices(chosen, experts * size)
+    leaving = ends.diff()
+    come = torch.empty_like(leaving)
+    dist.all_to_all_single(come, leaving, group=group)
+    return order, torch.cat([ends, come])
+
+
+def _forward(
+    journey: Journey, x: torch.Tensor, weights: torch.Tensor, experts: Experts
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    routes = journey.routes
+    arrived = journey.there(x[routes.tokens])
+    made, before = experts.forward(arrived.to(experts.up.dtype), journey.bounds)
+    return routes.summed(journey.back(made), weights).to(x.dtype), arrived, before
+
+
+def _backward(
+    journey: Journey,
+    gradient: torch.Tensor,
+    weights: torch.Tensor,
+    arrived: torch.Tensor,
+    before: torch.Tensor,
+    experts: Experts,
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of x, weights, up, down and the biases."""
+    routes, dtype = journey.routes, experts.up.dtype
+    found = experts.backward(
+        lambda: arrived.to(dtype),
+        before,
+        journey.bounds,
+        journey.there(gradient[routes.tokens]).to(dtype),
+        journey.there(routes.factors(weights)).to(dtype),
+    )
+    of_x = routes.summed(journey.back(found.rows)).to(gradient.dtype)
+    of_factors = journey.back(found.factors.to(weights.dtype)[:, None])[:, 0]
+    of_weights = routes.scattered(of_factors, weights)
+    return of_x, of_weights, found.up, found.down, found.up_bias, found.down_bias
+
+
+class _Dispatch(torch.autograd.Function):
+    """Saves the rows that arrived; x is not needed again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        chosen: torch.Tensor,
+        weights: torch.Tensor,
+        up: torch.Tensor,
+        down: torch.Tensor,
+        activation: str,
+        up_bias: torch.Tensor | None,
+        down_bias: torch.Tensor | None,
+        constants: tuple[float, ...],
+        axis: Axis,
+    ) -> torch.Tensor:
+        experts = Experts(up, down, activation, up_bias, down_bias, constants)
+        order, counts = _counted(chosen, up.shape[0], axis.size, axis.group)
+        ctx.figures = counts.tolist()
+        journey = Journey.read(chosen.shape, order, counts, ctx.figures, axis.group, axis.size)
+        made, arrived, before = _forward(journey, x, weights, experts)
+        ctx.axis, ctx.shape, ctx.kind = axis, chosen.shape, (activation, constants)
+        ctx.save_for_backward(weights, up, down, up_bias, down_bias, arrived, before, order, counts)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        weights, up, down, up_bias, down_bias, arrived, before, order, counts = ctx.saved_tensors
+        activation, constants = ctx.kind
+        experts = Experts(up, down, activation, up_bias, down_bias, constants)
+        journey = Journey.read(ctx.shape, order, counts, ctx.figures, ctx.axis.group, ctx.axis.size)
+        found = _backward(journey, gradient, weights, arrived, before, experts)
+        of_x, of_weights, of_up, of_down, *of_biases = found
+        return of_x, None, of_weights, of_up, of_down, None, *of_biases, None, None

@@ -1,0 +1,56 @@
+"""Experts that tokens travel to: steps on real processes equal those of one, for four families."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import parity
+from tests.daily import daily
+from tests.mixtures import MIXTURES
+from tests.parity import Work
+from tests.pool import Pool
+
+CALL = "expert_dispatch("
+EXPERTS = "used:*.experts.*"
+
+
+def on_one_axis(name: str) -> Work:
+    """Tokens and experts are split over the same two ranks."""
+    return parity.constrained_work(
+        f"mixtures.{name}", (2,), {EXPERTS: "[S(0)]", "*/routed_experts": "[S(0)]"}
+    )
+
+
+def beside_data(name: str) -> Work:
+    """Tokens are split over both axes, experts over the last; weights rest sharded over the first."""
+    return parity.constrained_work(
+        f"mixtures.{name}",
+        (2, 2),
+        {EXPERTS: "[R, S(0)]", "leaf:*.experts.*": "[S, S(0)]", "*/routed_experts": "[S(0), S(0)]"},
+    )
+
+
+def inside_tensors(name: str) -> Work:
+    """Every expert is split over the first axis; tokens travel along the last."""
+    return parity.constrained_work(
+        f"mixtures.{name}",
+        (2, 2),
+        {"used:*.experts.gate_up_proj": "[S, S(0)]", "*/routed_experts": "[P, S(0)]"},
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", daily(list(MIXTURES), ["gpt_oss"], part=3))
+def test_two_ranks(pool: Pool, name: str) -> None:
+    """Every rank sends rows to the other and to itself, different numbers in every layer."""
+    work = on_one_axis(name)
+    assert CALL in work.source
+    pool.run(2, parity.check_all, [work])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXTURES)
+def test_four_ranks(pool: Pool, name: str) -> None:
+    works = [beside_data(name), inside_tensors(name)]
+    assert all(CALL in work.source for work in works)
+    pool.run(4, parity.check_all, works)
