@@ -20,6 +20,8 @@ MIXTURE_CALLS = (30, 18), (60, 20)
 products, as (fixed, per expert).  Measured with two to sixteen experts on 64 to 512 tokens."""
 MIXTURE_PASSES = (4, 4), (8, 15)
 """Forward and backward of a mixture: passes over rows of (token width, width of the first product)."""
+APART = frozenset(["expert_parallel", "expert_dispatch"])
+"""Local implementations whose ranks have experts of their own: all ranks wait for the most chosen."""
 PRODUCTS = frozenset(["linear", "mm", "bmm", "matmul", "addmm", "baddbmm"])
 """Matrix products, whose efficiency varies with their dims."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
@@ -88,7 +90,8 @@ def _computing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -
         return _paced(prices.times.of(call, prices.own), prices)
     forward, backward = _work(node, sharding, graph, prices.mesh)
     backward_s = 0.0 if backward is None else prices.work(backward)
-    return Answer(prices.work(forward), backward_s, "modelled")
+    busiest = 1.0 + prices.device.expert_imbalance * (sharding.variant in APART)
+    return Answer(busiest * prices.work(forward), busiest * backward_s, "modelled")
 
 
 def _paced(own: Answer, prices: Prices) -> Answer:
@@ -161,7 +164,7 @@ def _between(node: Node, graph: Graph) -> tuple[int, int]:
     """Return the bytes that each pass reads and writes between its products, over all ranks."""
     if short(node.op) != "routed_experts":
         return 0, 0
-    x, chosen, _, up, _ = (graph.tensors[name] for name in node.operands)
+    x, chosen, _, up = (graph.tensors[name] for name in node.operands[:4])
     rows = math.prod(chosen.shape) * x.itemsize
     forward, backward = (
         rows * (outside * x.shape[1] + inside * up.shape[1]) for outside, inside in MIXTURE_PASSES

@@ -32,10 +32,13 @@ def beside_data(name: str) -> Work:
 
 def inside_tensors(name: str) -> Work:
     """Every expert is split over the first axis; tokens travel along the last."""
+    up, down = ("S(2)", "S(1)") if name == "gpt_oss" else ("S(1, of=2)", "S(2)")
+    pinned = {
+        f"used:*.experts.{key}": f"[{kind}, S(0)]"
+        for key, kind in (("gate_up_proj", up), ("down_proj", down))
+    }
     return parity.constrained_work(
-        f"mixtures.{name}",
-        (2, 2),
-        {"used:*.experts.gate_up_proj": "[S, S(0)]", "*/routed_experts": "[P, S(0)]"},
+        f"mixtures.{name}", (2, 2), {**pinned, "*/routed_experts": "[P, S(0)]"}
     )
 
 
