@@ -140,7 +140,7 @@ def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
 
 @pytest.mark.thorough
 def test_experts_of_mixtral_shard_by_themselves() -> None:
-    """As the library builds it: each rank does the rows of its own experts, and they add up."""
+    """As the library builds it: tokens are split by batch, and their rows go to their experts' ranks."""
     config = transformers.MixtralConfig(
         hidden_size=1024, intermediate_size=8192, num_hidden_layers=1, num_local_experts=8,
         num_attention_heads=16, num_key_value_heads=8, vocab_size=512,
@@ -150,7 +150,7 @@ def test_experts_of_mixtral_shard_by_themselves() -> None:
         model = transformers.MixtralForCausalLM(config).train()
     made = planned(model, 32, 512)
     assert re.search(
-        r"expert_parallel\(.*, 'silu', axis=self\.mesh\.x\) +# \[16384, 1024\] P@x", made.source
+        r"expert_dispatch\(.*, 'silu', axis=self\.mesh\.x\) +# \[16384/x, 1024\]", made.source
     )
     experts = [p for p in made.plan.parameters if "experts" in p.name]
     assert experts and all(str(p.stored) == "[S(0)]" for p in experts)
