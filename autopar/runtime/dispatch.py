@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from autopar.ops.expert_rows import Bounds, Experts
 from autopar.ops.experts import Routes, sort_choices
+from autopar.runtime import _torch
 from autopar.runtime.axes import Axis
 
 
@@ -91,12 +92,15 @@ class Journey:
 
     def there(self, rows: torch.Tensor) -> torch.Tensor:
         """Send rows to their experts' ranks; return those that arrive, by expert."""
-        return self._exchanged(rows, self.sent, self.received)[self.arrival]
+        made = self._exchanged(rows, self.sent, self.received)
+        del rows
+        return made[self.arrival]
 
     def back(self, rows: torch.Tensor) -> torch.Tensor:
         """Send rows by expert back to their tokens' ranks."""
         by_rank = torch.empty_like(rows)
         by_rank[self.arrival] = rows
+        del rows
         return self._exchanged(by_rank, self.received, self.sent)
 
     def _exchanged(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
@@ -122,7 +126,9 @@ def _forward(
     routes = journey.routes
     arrived = journey.there(x[routes.tokens])
     made, before = experts.forward(arrived.to(experts.up.dtype), journey.bounds)
-    return routes.summed(journey.back(made), weights).to(x.dtype), arrived, before
+    passed = [made]
+    del made  # freed while results are on their way
+    return routes.summed(journey.back(passed.pop()), weights).to(x.dtype), arrived, before
 
 
 def _backward(
@@ -132,8 +138,8 @@ def _backward(
     arrived: torch.Tensor,
     before: torch.Tensor,
     experts: Experts,
-) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients of x, weights, up, down and the biases."""
+) -> tuple[Any, ...]:
+    """Return the gradients of x, weights, up, down and the biases, None without a bias."""
     routes, dtype = journey.routes, experts.up.dtype
     found = experts.backward(
         lambda: arrived.to(dtype),
@@ -148,8 +154,85 @@ def _backward(
     return of_x, of_weights, found.up, found.down, found.up_bias, found.down_bias
 
 
+@torch.library.custom_op("autopar::expert_dispatch_forward", mutates_args=())
+def _compiled_forward(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    activation: str,
+    constants: Sequence[float],
+    size: int,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the sums, rows that arrived, rows after the first product, and order and counts of rows."""
+    experts = Experts(up, down, activation, up_bias, down_bias, tuple(constants))
+    ranks = _torch.group_named(group)
+    order, counts = _counted(chosen, up.shape[0], size, ranks)
+    journey = Journey.read(chosen.shape, order, counts, counts.tolist(), ranks, size)
+    return *_forward(journey, x, weights, experts), order, counts
+
+
+@_compiled_forward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    x, chosen, weights, up, down, up_bias, down_bias, activation, constants, size, group
+):
+    """As many rows arrive as leave; the number at run time is another one."""
+    rows = chosen.numel()
+    return (
+        x.new_empty(x.shape[0], down.shape[1]),
+        x.new_empty(rows, x.shape[1]),
+        up.new_empty(rows, up.shape[1]),
+        chosen.new_empty(rows),
+        chosen.new_empty(2 * up.shape[0] * size + 1),
+    )
+
+
+@torch.library.custom_op("autopar::expert_dispatch_backward", mutates_args=())
+def _compiled_backward(
+    gradient: torch.Tensor,
+    weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    arrived: torch.Tensor,
+    before: torch.Tensor,
+    order: torch.Tensor,
+    counts: torch.Tensor,
+    activation: str,
+    constants: Sequence[float],
+    size: int,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of x, weights, up, down and the biases; empty ones without a bias."""
+    experts = Experts(up, down, activation, up_bias, down_bias, tuple(constants))
+    ranks, figures = _torch.group_named(group), counts.tolist()
+    journey = Journey.read(weights.shape, order, counts, figures, ranks, size)
+    of_x, of_weights, of_up, of_down, *of_biases = _backward(
+        journey, gradient, weights, arrived, before, experts
+    )
+    one, two = (up.new_empty(0) if bias is None else bias for bias in of_biases)
+    return of_x, of_weights, of_up, of_down, one, two
+
+
+@_compiled_backward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    gradient, weights, up, down, up_bias, down_bias, arrived, *_
+):
+    biases = (up.new_empty(0) if b is None else torch.empty_like(b) for b in (up_bias, down_bias))
+    of_x = gradient.new_empty(gradient.shape[0], arrived.shape[1])
+    return of_x, *map(torch.empty_like, (weights, up, down)), *biases
+
+
 class _Dispatch(torch.autograd.Function):
-    """Saves the rows that arrived; x is not needed again."""
+    """Saves the rows that arrived; x is not needed again.
+
+    In a graph of `torch.compile` each pass is one operator.
+    """
 
     @staticmethod
     def forward(
@@ -165,21 +248,34 @@ class _Dispatch(torch.autograd.Function):
         constants: tuple[float, ...],
         axis: Axis,
     ) -> torch.Tensor:
-        experts = Experts(up, down, activation, up_bias, down_bias, constants)
-        order, counts = _counted(chosen, up.shape[0], axis.size, axis.group)
-        ctx.figures = counts.tolist()
-        journey = Journey.read(chosen.shape, order, counts, ctx.figures, axis.group, axis.size)
-        made, arrived, before = _forward(journey, x, weights, experts)
-        ctx.axis, ctx.shape, ctx.kind = axis, chosen.shape, (activation, constants)
-        ctx.save_for_backward(weights, up, down, up_bias, down_bias, arrived, before, order, counts)
+        made: torch.Tensor
+        matrices = up, down, up_bias, down_bias
+        ctx.axis, ctx.activation, ctx.constants = axis, activation, constants
+        if torch.compiler.is_compiling():
+            place = activation, constants, axis.size, axis.group_name
+            made, arrived, before, order, counts = torch.ops.autopar.expert_dispatch_forward(
+                x, chosen, weights, *matrices, *place
+            )
+        else:
+            experts = Experts(up, down, activation, up_bias, down_bias, constants)
+            order, counts = _counted(chosen, up.shape[0], axis.size, axis.group)
+            ctx.figures = counts.tolist()
+            journey = Journey.read(chosen.shape, order, counts, ctx.figures, axis.group, axis.size)
+            made, arrived, before = _forward(journey, x, weights, experts)
+        ctx.save_for_backward(weights, *matrices, arrived, before, order, counts)
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        weights, up, down, up_bias, down_bias, arrived, before, order, counts = ctx.saved_tensors
-        activation, constants = ctx.kind
-        experts = Experts(up, down, activation, up_bias, down_bias, constants)
-        journey = Journey.read(ctx.shape, order, counts, ctx.figures, ctx.axis.group, ctx.axis.size)
-        found = _backward(journey, gradient, weights, arrived, before, experts)
-        of_x, of_weights, of_up, of_down, *of_biases = found
-        return of_x, None, of_weights, of_up, of_down, None, *of_biases, None, None
+        axis, saved, biases = ctx.axis, ctx.saved_tensors, ctx.saved_tensors[3:5]
+        if torch.compiler.is_compiling():
+            place = ctx.activation, ctx.constants, axis.size, axis.group_name
+            found = torch.ops.autopar.expert_dispatch_backward(gradient, *saved, *place)
+        else:
+            weights, up, down, up_bias, down_bias, arrived, before, order, counts = saved
+            experts = Experts(up, down, ctx.activation, up_bias, down_bias, ctx.constants)
+            journey = Journey.read(weights.shape, order, counts, ctx.figures, axis.group, axis.size)
+            found = _backward(journey, gradient, weights, arrived, before, experts)
+        of_x, of_weights, of_up, of_down, one, two = found
+        one, two = (None if b is None else g for b, g in zip(biases, (one, two), strict=True))
+        return of_x, None, of_weights, of_up, of_down, None, one, two, None, None

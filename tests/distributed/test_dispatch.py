@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 import pytest
 
-from tests import parity
+import autopar
+from autopar.plans.plan import Plan
+from autopar.sharding.asked import posed_for
+from autopar.verify import certify
+from autopar.verify.witness import witness
+from cost_models.hardware import load
+from tests import parity, peaks
 from tests.daily import daily
+from tests.distributed.test_memory import live_after_forward
 from tests.mixtures import MIXTURES
 from tests.parity import Work
 from tests.pool import Pool
@@ -57,3 +66,30 @@ def test_four_ranks(pool: Pool, name: str) -> None:
     works = [beside_data(name), inside_tensors(name)]
     assert all(CALL in work.source for work in works)
     pool.run(4, parity.check_all, works)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_memory(pool: Pool, name: str) -> None:
+    """Ranks hold what comes to them; their mean is what the plan says, with balanced experts."""
+    work = on_one_axis(name)
+    estimate = Plan.from_json(work.plan).estimate
+    held = [held for held, _ in pool.run(2, live_after_forward, work)]
+    assert held[0] != held[1]
+    assert mean(held) == pytest.approx(estimate.activation_nbytes, rel=1e-3)
+    found = pool.run(2, peaks.peaks, work)
+    moving = estimate.activation_nbytes + estimate.working_nbytes
+    assert mean(each.most - each.rest for each in found) == pytest.approx(moving, rel=0.1)
+
+
+def test_plans_are_certified() -> None:
+    """Decisions that split a pair of factors are candidates, and all figures follow from them."""
+    model, inputs, _ = MIXTURES["mixtral"]()
+    constraints = {EXPERTS: {"y": "S(0)"}, "*/routed_experts": "[S(0), S(0)]"}
+    hardware = load("h100")
+    made = autopar.compile_model(model, (2, 2), inputs, hardware=hardware, constraints=constraints)
+    assert CALL in made.source
+    plan = Plan.from_json(made.plan.to_json())
+    checks = certify(plan, posed_for(plan, made.graph, hardware))
+    assert not [check for check in checks if not check.ok]
+    assert not [said for said in witness(plan, made.graph) if said.kind == "contradicts"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,12 +15,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile.compiler import with_outputs
+from autopar.cost.operators import operator_seconds
+from autopar.cost.prices import Prices
+from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
+from autopar.ir.placement import S
 from autopar.ops.experts import _gradients, _mixture, routed_experts
-from autopar.rules import backward_flops, flops
+from autopar.plans.decisions import OpSharding
+from autopar.rules import backward_flops, candidates, flops, rule_of
+from autopar.rules.prove import WrongError
 from autopar.sharding.compile import Compilation, Settings, compile_graph
 from cost_models.hardware import load
 from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
+from tests.rules.building import build
+from tests.rules.examples_of_places import EXPERTS
+from tests.rules.prove import check, reference, with_rule
 
 WAYS = ("eager", "batched_mm", "grouped_mm")
 
@@ -102,6 +112,91 @@ def test_gradients_are_those_of_ones_own_choices() -> None:
     wanted = torch.autograd.grad(all_of_them, trained, behind)
     for got, want in zip(torch.autograd.grad(mine, trained, behind), wanted, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def routed(note: str = "") -> tuple[Graph, Node]:
+    """An example call of the operator."""
+    return build(next(example for example in EXPERTS if example.note == note))
+
+
+def dispatched(graph: Graph, node: Node, mesh: Mesh) -> list[OpSharding]:
+    """The candidates by which tokens travel."""
+    every = candidates(graph, mesh, local_inputs=True)[node.name]
+    return [option for option in every if option.variant == "expert_dispatch"]
+
+
+def test_tokens_travel_on_an_axis_that_splits_both() -> None:
+    """Tokens may be split on the other axis too, experts are not; each rank has one block of them."""
+    graph, node = routed("biases")
+    found = dispatched(graph, node, Mesh.of(2, 3))
+    for option in found:
+        axis = option.variants.index("expert_dispatch")
+        x, chosen, weights, *matrices = (form[axis] for form in option.inputs)
+        tokens = {x, chosen, weights, option.outputs[0][axis]}
+        assert all(isinstance(kind, S) and kind.dim == 0 for kind in tokens)
+        assert set(matrices) == {S(0)}
+        others = [form[1 - axis] for form in option.inputs[3:]]
+        assert not any(isinstance(kind, S) and kind.dim == 0 for kind in others)
+    assert any(option.inputs[0].types == (S(0), S(0, 2)) for option in found)
+
+
+def test_a_wrong_pair_is_refuted() -> None:
+    """Parts of experts are not experts: what the proof compares are the results."""
+    graph, node = routed()
+    wrong = replace(rule_of(node, graph), pairs={"expert_dispatch": ("n", "f")})
+    with with_rule(wrong):
+        options = dispatched(graph, node, Mesh.of(2))
+    assert options
+    whole = reference(graph, node)
+    for option in options:
+        with pytest.raises(WrongError):
+            check(whole, option, Mesh.of(2))
+
+
+def test_ranks_wait_for_the_experts_that_are_chosen_most() -> None:
+    """Compute of experts that are split takes longer by the profile's share, nothing else does."""
+    graph, node = routed()
+    even, mesh = load("h100"), Mesh.of(2)
+    uneven = replace(even, device=replace(even.device, expert_imbalance=0.25))
+    for option in candidates(graph, mesh, local_inputs=True)[node.name]:
+        one, two = (operator_seconds(node, option, graph, Prices(mesh, h)) for h in (even, uneven))
+        longer = 1.25 if option.variant else 1.0
+        assert two.forward_s == pytest.approx(longer * one.forward_s)
+        assert two.backward_s == pytest.approx(longer * one.backward_s)
+        assert two.collectives_s == one.collectives_s
+
+
+def gpt_oss() -> tuple[nn.Module, list[torch.Tensor]]:
+    """Six experts as the library builds them, and what they are called with; most gates are clamped."""
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        hidden_size=16, intermediate_size=24, num_local_experts=6, swiglu_limit=0.5
+    )
+    config._experts_implementation = "eager"
+    experts = GptOssExperts(config)
+    for parameter in experts.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    chosen = torch.stack([torch.randperm(4)[:2] for _ in range(20)])
+    weights = torch.rand(20, 2, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(20, 16, dtype=torch.float64, requires_grad=True)
+    return experts.double(), [x, chosen, weights]
+
+
+def test_equals_gpt_oss() -> None:
+    """Biases, alternating columns, clamped gates; in double precision, with every gradient."""
+    experts, (x, chosen, weights) = gpt_oss()
+    trained, fed = [x, weights, *experts.parameters()], torch.randn(20, 16, dtype=torch.float64)
+    theirs = experts(x, chosen, weights)
+    wanted = torch.autograd.grad(theirs, trained, fed)
+    up, down = experts.gate_up_proj.transpose(1, 2), experts.down_proj.transpose(1, 2)
+    biases = experts.gate_up_proj_bias, experts.down_proj_bias
+    constants = experts.alpha, experts.limit
+    ours = routed_experts(x, chosen, weights, up, down, "clamped_swiglu", *biases, constants)
+    torch.testing.assert_close(ours, theirs)
+    for got, want in zip(torch.autograd.grad(ours, trained, fed), wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.thorough
