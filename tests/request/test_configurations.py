@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autopar.errors import InputError
+from autopar.request import presets
 from autopar.request.configurations import megatron_layout
 from autopar.request.configurations.configuration import Configuration
 from autopar.request.configurations.exchanged import Read, Written
@@ -314,6 +315,13 @@ def test_requests() -> None:
     assert hybrid.preset == "ddp+fsdp+megatron_sp" and hybrid.pipeline.stages == [(2, 2, 2)]
     alone = requested(Configuration(dp=1).settled(8))
     assert (str(alone.mesh), alone.preset, alone.pipeline.is_one_stage) == ("data=1", None, True)
+    experts = requested(replace(c, pp=1, ep=2))
+    assert str(experts.mesh) == "data=2, expert=2, tensor=2"
+    assert experts.preset == "zero2+zero2_experts+megatron_sp"
+    constraints = presets.load(experts.preset, experts.mesh)
+    assert {each.axis for each in constraints if "experts" in each.pattern} == {"expert"}
+    nearest = requested(Configuration(dp=4, ep=2, zero=3).settled(8))
+    assert (str(nearest.mesh), nearest.preset) == ("data=2, expert=2", "fsdp_experts")
     (said,) = requested(replace(c, zero=2)).said
     assert "ZeRO-2 reduces gradients in every microbatch" in said
 
@@ -322,7 +330,7 @@ def test_requests() -> None:
     ("given", "said"),
     [
         ({"cp": 2, "tp": 2}, "does not divide attention.*cp=2.*cp=1 tp=4 sequence_parallel=True"),
-        ({"ep": 2}, r"does not send tokens.*ep=2.*ep=1"),
+        ({"ep": 2, "replicas": 2, "zero": 1}, r"replicas=2 and ep=2: each replica has 1 data"),
     ],
 )
 def test_what_does_not_run_is_refused_with_the_closest(given: dict[str, Any], said: str) -> None:

@@ -262,6 +262,7 @@ def write(configuration: Configuration, host: int) -> Written:
         f"--{name} {getattr(c, field)}" for field, name in _WRITTEN.items() if getattr(c, field)
     ]
     lines += _written_stages(c, said)
+    lines += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
     lines += ["--sequence-parallel"] if c.sequence_parallel else []
     lines += _written_zero(c, said)
     lines += _written_recompute(c, said)

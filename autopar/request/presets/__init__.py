@@ -4,7 +4,8 @@ A file has the tables ``data`` and ``tensor``, or in place of a table the name o
 On a mesh of several axes the last is the tensor axis and the others are data axes; on a mesh of one axis
 the preset's ``single`` determines its role.
 
-Names joined by ``+``, such as ``ddp+fsdp+megatron``, are one preset for each mesh axis.
+Names joined by ``+``, such as ``ddp+fsdp+megatron``, are one preset for each mesh axis, which has the
+role that the preset has on a mesh of one axis.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
     constraints: list[Constraint] = []
     for position, (axis, part) in enumerate(zip(mesh.names, _by_axis(name, mesh), strict=True)):
         content, last = _content(part), position == len(mesh) - 1
-        role = content["single"] if len(mesh) == 1 else "tensor" if last else "data"
+        is_alone = len(mesh) == 1 or part != name
+        role = content["single"] if is_alone else "tensor" if last else "data"
         for subject, rules in content[role].items():
             for pattern, text in rules.items():
                 made = Constraint.of(subject, pattern, text, axis)
