@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,15 +19,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile.compiler import with_outputs
-from autopar.cost.operators import operator_seconds
+from autopar.cost.operators import DISPATCH_CALLS, operator_seconds
 from autopar.cost.prices import Prices
 from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.ops.experts import _gradients, _mixture, routed_experts
+from autopar.ops.experts import _Experts, _gradients, _mixture, routed_experts
 from autopar.plans.decisions import OpSharding
+from autopar.render.text.rules import rule_report
 from autopar.rules import backward_flops, candidates, flops, rule_of
 from autopar.rules.prove import WrongError
+from autopar.rules.report import report
+from autopar.runtime._torch import TorchDispatchMode
+from autopar.runtime.axes import Axis
+from autopar.runtime.dispatch import expert_dispatch
 from autopar.sharding.compile import Compilation, Settings, compile_graph
 from cost_models.hardware import load
 from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
@@ -164,6 +173,52 @@ def test_ranks_wait_for_the_experts_that_are_chosen_most() -> None:
         assert two.forward_s == pytest.approx(longer * one.forward_s)
         assert two.backward_s == pytest.approx(longer * one.backward_s)
         assert two.collectives_s == one.collectives_s
+
+
+class Calls(TorchDispatchMode):
+    """Counts operator calls, without those of collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("experts", [2, 8])
+def test_calls_of_a_dispatch_are_counted(experts: int) -> None:
+    """What it calls more than the operator does is priced; a rank alone sends rows to itself."""
+    x, weights = torch.randn(64, 16, requires_grad=True), torch.rand(64, 2, requires_grad=True)
+    chosen = torch.randint(0, experts, (64, 2))
+    up = torch.randn(experts, 16, 16, requires_grad=True)
+    down = torch.randn(experts, 16, 8, requires_grad=True)
+
+    def called(run: Callable[..., torch.Tensor]) -> tuple[int, int]:
+        with Calls() as forward:
+            made = run(x, chosen, weights, up, down, "silu").sum()
+        with Calls() as backward:
+            made.backward()
+        return forward.count, backward.count
+
+    def sends(made: torch.Tensor, given: torch.Tensor, *_: Any, group: Any) -> None:
+        made.data = given
+
+    kernels = {"_mixture": _mixture._init_fn, "_gradients": _gradients._init_fn}
+    with mock.patch.multiple("autopar.ops.experts", **kernels):
+        here = called(lambda *inputs: _Experts.apply(*inputs, None, None, ()))
+    with mock.patch.object(torch.distributed, "all_to_all_single", sends):
+        axis: Any = Axis("x", None, 0, 1)  # type: ignore[arg-type]
+        there = called(partial(expert_dispatch, axis=axis))
+    assert tuple(b - a for a, b in zip(here, there, strict=True)) == DISPATCH_CALLS
+
+
+def test_a_pair_is_reported() -> None:
+    """A person who asks for the rule reads what may be split together, and that it was not tried."""
+    text = rule_report(report(*routed("biases")))
+    assert "n e     may be split on one axis together; by expert_dispatch" in text
+    assert "splitting n and e: needs expert_dispatch, which communicates" in text
 
 
 def gpt_oss() -> tuple[nn.Module, list[torch.Tensor]]:
