@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from statistics import mean
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import autopar
+from autopar.ops.experts import routed_experts
 from autopar.plans.plan import Plan
+from autopar.runtime.axes import Axis
+from autopar.runtime.dispatch import expert_dispatch
 from autopar.sharding.asked import posed_for
 from autopar.verify import certify
 from autopar.verify.witness import witness
@@ -93,3 +100,52 @@ def test_plans_are_certified() -> None:
     checks = certify(plan, posed_for(plan, made.graph, hardware))
     assert not [check for check in checks if not check.ok]
     assert not [said for said in witness(plan, made.graph) if said.kind == "contradicts"]
+
+
+def uneven(chosen_of: list[list[list[int]]]) -> None:
+    """One step of two experts on each rank, in which the ranks' tokens chose as given."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    made = torch.Generator().manual_seed(0)
+    shapes = (
+        (6, 5),
+        (6, 2),
+        (2 * size, 8, 5),
+        (2 * size, 7, 4),
+        (2 * size, 8),
+        (2 * size, 7),
+        (6, 7),
+    )
+    x, weights, *matrices, fed = (
+        torch.randn(size * s[0] if s[0] == 6 else s[0], *s[1:], generator=made, dtype=torch.float64)
+        for s in shapes
+    )
+    chosen = torch.tensor(chosen_of).flatten(0, 1)
+
+    def step(
+        function: Callable[..., torch.Tensor], tokens: slice, experts: slice
+    ) -> list[torch.Tensor]:
+        leaves = [x[tokens], weights[tokens], *(matrix[experts] for matrix in matrices)]
+        x_, weights_, up, down, *biases = (leaf.clone().requires_grad_() for leaf in leaves)
+        out = function(x_, chosen[tokens], weights_, up, down, "silu", *biases)
+        trained = x_, weights_, up, down, *biases
+        return [out, *torch.autograd.grad(out, trained, fed[tokens])]
+
+    axis = Axis("x", dist.group.WORLD, rank, size)  # type: ignore[arg-type]
+    every = slice(None)
+    tokens, experts = slice(6 * rank, 6 * rank + 6), slice(2 * rank, 2 * rank + 2)
+    got = step(partial(expert_dispatch, axis=axis), tokens, experts)
+    want = step(routed_experts, every, every)
+    for place, (mine, whole) in enumerate(zip(got, want, strict=True)):
+        torch.testing.assert_close(mine, whole[tokens if place < 3 else experts])
+
+
+@pytest.mark.parametrize("backend", ["gloo", "strict"])
+def test_ranks_to_which_nothing_comes(backend: str) -> None:
+    """All rows go to one rank, or none goes anywhere, as choices that are no expert's number."""
+    pool = Pool(backend)
+    try:
+        for choices in ([[0, 1]] * 6, [[3, 2]] * 6, [[-1, 4]] * 6, [[0, 9], [-3, 3]] * 3):
+            pool.run(2, uneven, [choices] * 2)
+        pool.run(2, uneven, [[[0, 0]] * 6, [[7, -7]] * 6])
+    finally:
+        pool.stop()
