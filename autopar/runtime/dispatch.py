@@ -154,6 +154,16 @@ def _backward(
     return of_x, of_weights, found.up, found.down, found.up_bias, found.down_bias
 
 
+def _hidden(rows: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without elements that keeps these: compiled code checks sizes it cannot know."""
+    return rows.view(-1)[:0]
+
+
+def _shown(hidden: torch.Tensor, count: int, width: int) -> torch.Tensor:
+    """Return the rows [count, width] that a hidden tensor keeps."""
+    return hidden.as_strided((count, width), (width, 1), 0)
+
+
 @torch.library.custom_op("autopar::expert_dispatch_forward", mutates_args=())
 def _compiled_forward(
     x: torch.Tensor,
@@ -168,25 +178,24 @@ def _compiled_forward(
     size: int,
     group: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the sums, rows that arrived, rows after the first product, and order and counts of rows."""
+    """Return the sums, and what the backward needs: hidden rows, and their order and counts."""
     experts = Experts(up, down, activation, up_bias, down_bias, tuple(constants))
     ranks = _torch.group_named(group)
     order, counts = _counted(chosen, up.shape[0], size, ranks)
     journey = Journey.read(chosen.shape, order, counts, counts.tolist(), ranks, size)
-    return *_forward(journey, x, weights, experts), order, counts
+    made, arrived, before = _forward(journey, x, weights, experts)
+    return made, _hidden(arrived), _hidden(before), order, counts
 
 
 @_compiled_forward.register_fake
 def _(  # type: ignore[no-untyped-def]
     x, chosen, weights, up, down, up_bias, down_bias, activation, constants, size, group
 ):
-    """As many rows arrive as leave; the number at run time is another one."""
-    rows = chosen.numel()
     return (
         x.new_empty(x.shape[0], down.shape[1]),
-        x.new_empty(rows, x.shape[1]),
-        up.new_empty(rows, up.shape[1]),
-        chosen.new_empty(rows),
+        x.new_empty(0),
+        up.new_empty(0),
+        chosen.new_empty(chosen.numel()),
         chosen.new_empty(2 * up.shape[0] * size + 1),
     )
 
@@ -212,8 +221,14 @@ def _compiled_backward(
     experts = Experts(up, down, activation, up_bias, down_bias, tuple(constants))
     ranks, figures = _torch.group_named(group), counts.tolist()
     journey = Journey.read(weights.shape, order, counts, figures, ranks, size)
+    rows = sum(journey.received)
     of_x, of_weights, of_up, of_down, *of_biases = _backward(
-        journey, gradient, weights, arrived, before, experts
+        journey,
+        gradient,
+        weights,
+        _shown(arrived, rows, up.shape[2]),
+        _shown(before, rows, up.shape[1]),
+        experts,
     )
     one, two = (up.new_empty(0) if bias is None else bias for bias in of_biases)
     return of_x, of_weights, of_up, of_down, one, two
@@ -221,10 +236,10 @@ def _compiled_backward(
 
 @_compiled_backward.register_fake
 def _(  # type: ignore[no-untyped-def]
-    gradient, weights, up, down, up_bias, down_bias, arrived, *_
+    gradient, weights, up, down, up_bias, down_bias, *_
 ):
     biases = (up.new_empty(0) if b is None else torch.empty_like(b) for b in (up_bias, down_bias))
-    of_x = gradient.new_empty(gradient.shape[0], arrived.shape[1])
+    of_x = gradient.new_empty(gradient.shape[0], up.shape[2])
     return of_x, *map(torch.empty_like, (weights, up, down)), *biases
 
 

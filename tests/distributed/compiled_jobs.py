@@ -103,7 +103,7 @@ def gathered_nbytes() -> int:
     return sum(p.nbytes for name, p in model.named_parameters() if "layers" in name and p.dim() > 1)
 
 
-def mixture(name: str) -> None:
+def mixture(name: str, backend: str) -> None:
     """The same losses over two steps, with tokens that travel to experts."""
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
@@ -117,7 +117,7 @@ def mixture(name: str) -> None:
         assert "expert_dispatch(" in parallel.source
         if compiles:
             counters.clear()
-            parallel.compile(fullgraph=True, backend="aot_eager")
+            parallel.compile(fullgraph=True, backend=backend)
         optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
         losses.append(losses_of(parallel, case, 2, optimizer))
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0.0)

@@ -59,6 +59,10 @@ def test_gathered_weights_are_not_saved(pool: Pool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
-def test_experts_that_tokens_travel_to(pool: Pool, name: str) -> None:
-    pool.run(2, compiled_jobs.mixture, name)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [("mixtral", "inductor"), ("mixtral", "aot_eager"), ("gpt_oss", "aot_eager")],
+)
+def test_experts_that_tokens_travel_to(pool: Pool, name: str, backend: str) -> None:
+    """Inductor checks the sizes of what operators make; nobody knows how many rows arrive."""
+    pool.run(2, compiled_jobs.mixture, name, backend, limit_s=600.0)
