@@ -282,7 +282,8 @@ class _Dispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        axis, saved, biases = ctx.axis, ctx.saved_tensors, ctx.saved_tensors[3:5]
+        axis, saved = ctx.axis, ctx.saved_tensors  # recomputed: they can be read once
+        biases = saved[3:5]
         if torch.compiler.is_compiling():
             place = ctx.activation, ctx.constants, axis.size, axis.group_name
             found = torch.ops.autopar.expert_dispatch_backward(gradient, *saved, *place)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import autopar
+from autopar.ir.blocks import Recompute
 from autopar.ops.experts import routed_experts
 from autopar.plans.plan import Plan
 from autopar.runtime.axes import Axis
@@ -71,6 +72,18 @@ def test_two_ranks(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize("name", MIXTURES)
 def test_four_ranks(pool: Pool, name: str) -> None:
     works = [beside_data(name), inside_tensors(name)]
+    assert all(CALL in work.source for work in works)
+    pool.run(4, parity.check_all, works)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXTURES)
+def test_presets(pool: Pool, name: str) -> None:
+    """Experts over the last axis, everything else over both; blocks that dispatch again backward."""
+    asked: tuple[tuple[str, Recompute | None], ...] = (
+        ("experts", None), ("zero2_experts", "selective"), ("fsdp_experts", "full"),
+    )  # fmt: skip
+    works = [parity.preset_work(f"mixtures.{name}", (2, 2), *each) for each in asked]
     assert all(CALL in work.source for work in works)
     pool.run(4, parity.check_all, works)
 
