@@ -43,6 +43,8 @@ class Device:
     Ranks are never equally fast.  `behind` is the time that a rank waits for slower ranks during a
     step, as a fraction of its own compute.  `late_s` is the extra time of a message that compute waits
     for, because its sender is late; for a collective it grows with the number of ranks (`lateness`).
+    `expert_imbalance` is a property of the models that run: if the experts of a mixture are split over
+    ranks, the busiest rank has so many rows more than the mean, as a fraction of it.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Device:
     late_s: float = 0.0
     issue_s: float = 0.0
     lays_out: bool = True
+    expert_imbalance: float = 0.0
     products: ShapeEfficiency | None = None
     attention: ShapeEfficiency | None = None
 
@@ -263,7 +266,7 @@ class Hardware:
             yield f"device.{key}", getattr(device, key), "positive"
         for key in ("matmul_efficiency", "memory_efficiency", "overlap"):
             yield f"device.{key}", getattr(device, key), "between 0 and 1"
-        for key in ("cache_bytes", "cache_bytes_per_s", "behind"):
+        for key in ("cache_bytes", "cache_bytes_per_s", "behind", "expert_imbalance"):
             yield f"device.{key}", getattr(device, key), "zero or more"
         for key in ("launch_s", "late_s", "issue_s"):
             yield f"device.{key}", getattr(device, key), SECONDS

@@ -258,7 +258,7 @@ def _known(values: Mapping[str, Any]) -> Iterator[str]:
     for key, value in values.items():
         if key == "lays_out" and value:
             continue
-        if value or key not in ("behind", "late_s", "issue_s"):
+        if value or key not in ("behind", "late_s", "issue_s", "expert_imbalance"):
             yield _line(key, value)
 
 

@@ -43,8 +43,8 @@ def unlogged() -> Iterator[None]:
         logger.disabled = before
 
 
-TORCH_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-"""Folders whose code is not the user's: torch, and this package, which calls the model."""
+TORCH_FOLDERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+"""Folders whose code is not the user's: torch, and autopar, which calls the model."""
 DATA_DEPENDENT = (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -17,6 +17,7 @@ from torch import nn
 
 from autopar.capture import _torch
 from autopar.capture.spec_augment import spans_drawn_by_torch
+from autopar.ops.expert_rows import CLAMPED_SWIGLU
 from autopar.ops.experts import routed_experts
 
 
@@ -93,11 +94,10 @@ def _experts_as_one() -> contextlib.AbstractContextManager[None]:
             found = ask(interface, implementation, default)
 
             def forward(experts: Any, *args: Any, **kwargs: Any) -> Any:
-                activation = _usual(experts)
-                if activation is None or kwargs or len(args) != 3:
+                read = _read(experts)
+                if read is None or kwargs or len(args) != 3:
                     return found(experts, *args, **kwargs)
-                up = experts.gate_up_proj if experts.has_gate else experts.up_proj
-                return routed_experts(*args, up, experts.down_proj, activation)
+                return routed_experts(*args, *read)
 
             return forward
 
@@ -106,18 +106,35 @@ def _experts_as_one() -> contextlib.AbstractContextManager[None]:
     return _replaced("transformers.integrations.moe", "ExpertsInterface.get_interface", answer)
 
 
-def _usual(experts: Any) -> str | None:
-    """Return the activation between the experts' two products; None for experts of another form."""
+def _read(experts: Any) -> tuple[Any, ...] | None:
+    """Return what `routed_experts` reads of a module's experts; None for experts of another form."""
+    activation, constants = _activation(experts)
+    odd = experts._is_expert_parallel or getattr(experts, "has_post_expert_norm", False)
+    if activation is None or odd:
+        return None
+    name = "gate_up_proj" if experts.has_gate else "up_proj"
+    up, down = getattr(experts, name), experts.down_proj
+    if experts.is_transposed:
+        up, down = up.transpose(1, 2), down.transpose(1, 2)
+    if not (experts.has_bias or constants):
+        return up, down, activation
+    biases = (getattr(experts, f"{name}_bias"), experts.down_proj_bias) if experts.has_bias else ()
+    return up, down, activation, *(biases or (None, None)), constants
+
+
+def _activation(experts: Any) -> tuple[str | None, tuple[float, ...]]:
+    """Return autopar's name of what stands between the experts' products, with its constants.
+
+    The name is None for one that autopar has not.
+    """
     moe: Any = sys.modules["transformers.integrations.moe"]
-    odd = (
-        experts.has_bias
-        or experts.is_transposed
-        or not experts.is_concatenated
-        or experts._is_expert_parallel
-        or getattr(experts, "has_post_expert_norm", False)
-        or type(experts)._apply_gate is not moe._default_apply_gate
-    )
-    return None if odd else _name_of(getattr(experts, "act_fn", None))
+    gate = type(experts)._apply_gate
+    if gate is moe._default_apply_gate and experts.is_concatenated:
+        return _name_of(getattr(experts, "act_fn", None)), ()
+    gpt_oss: Any = sys.modules.get("transformers.models.gpt_oss.modeling_gpt_oss")
+    if gpt_oss is not None and gate is gpt_oss.GptOssExperts._apply_gate:
+        return CLAMPED_SWIGLU, (float(experts.alpha), float(experts.limit))
+    return None, ()
 
 
 def _name_of(activation: Any) -> str | None:
@@ -128,7 +145,12 @@ def _name_of(activation: Any) -> str | None:
     if kind == "GELUTanh":
         python = getattr(activation.act, "__name__", "") == "_gelu_tanh_python"
         return None if python else "gelu_tanh"
-    return {"SiLUActivation": "silu", "SiLU": "silu", "ReLU": "relu"}.get(kind)
+    return _NAMES.get(kind)
+
+
+_NAMES = {
+    "SiLUActivation": "silu", "SiLU": "silu", "ReLU": "relu", "ReLUSquaredActivation": "relu_squared",
+}  # fmt: skip
 
 
 class _PlainGelu:

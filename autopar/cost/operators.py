@@ -20,6 +20,11 @@ MIXTURE_CALLS = (30, 18), (60, 20)
 products, as (fixed, per expert).  Measured with two to sixteen experts on 64 to 512 tokens."""
 MIXTURE_PASSES = (4, 4), (8, 15)
 """Forward and backward of a mixture: passes over rows of (token width, width of the first product)."""
+DISPATCH, DISPATCH_CALLS, DISPATCH_PASSES = "expert_dispatch", (16, 10), (4, 2)
+"""A mixture whose tokens travel: operator calls besides its collectives, and passes over rows of token
+width, more than those above.  Counted; rows that arrive are ordered, and those that leave."""
+APART = frozenset(["expert_parallel", DISPATCH])
+"""Local implementations whose ranks have experts of their own: all ranks wait for the most chosen."""
 PRODUCTS = frozenset(["linear", "mm", "bmm", "matmul", "addmm", "baddbmm"])
 """Matrix products, whose efficiency varies with their dims."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
@@ -88,7 +93,8 @@ def _computing(node: Node, sharding: OpSharding, graph: Graph, prices: Prices) -
         return _paced(prices.times.of(call, prices.own), prices)
     forward, backward = _work(node, sharding, graph, prices.mesh)
     backward_s = 0.0 if backward is None else prices.work(backward)
-    return Answer(prices.work(forward), backward_s, "modelled")
+    busiest = 1.0 + prices.device.expert_imbalance * (sharding.variant in APART)
+    return Answer(busiest * prices.work(forward), busiest * backward_s, "modelled")
 
 
 def _paced(own: Answer, prices: Prices) -> Answer:
@@ -102,7 +108,7 @@ def _work(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[W
     dtype, op = node.outputs[0].dtype, _timed_as(node, graph)
     ways = split(sharding, mesh)
     moved = moved_nbytes(node, sharding, graph, mesh)
-    calls, between = _calls(node, sharding, graph, mesh), _between(node, graph)
+    calls, between = _calls(node, sharding, graph, mesh), _between(node, sharding, graph)
     operations = flops(node, graph) / ways
     dims = _dims(node, sharding, graph, mesh, operations)
     forward = Work(
@@ -153,18 +159,24 @@ def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[
         return 1, 1
     down, form = graph.tensors[node.operands[4]], sharding.inputs[4]
     experts = form.local_shape(down.shape, mesh)[0]
-    forward, backward = (1 + once + each * experts for once, each in MIXTURE_CALLS)
+    more = DISPATCH_CALLS if sharding.variant == DISPATCH else (0, 0)
+    forward, backward = (
+        1 + once + each * experts + also
+        for (once, each), also in zip(MIXTURE_CALLS, more, strict=True)
+    )
     return forward, backward
 
 
-def _between(node: Node, graph: Graph) -> tuple[int, int]:
+def _between(node: Node, sharding: OpSharding, graph: Graph) -> tuple[int, int]:
     """Return the bytes that each pass reads and writes between its products, over all ranks."""
     if short(node.op) != "routed_experts":
         return 0, 0
-    x, chosen, _, up, _ = (graph.tensors[name] for name in node.operands)
+    x, chosen, _, up = (graph.tensors[name] for name in node.operands[:4])
     rows = math.prod(chosen.shape) * x.itemsize
+    more = DISPATCH_PASSES if sharding.variant == DISPATCH else (0, 0)
     forward, backward = (
-        rows * (outside * x.shape[1] + inside * up.shape[1]) for outside, inside in MIXTURE_PASSES
+        rows * ((outside + also) * x.shape[1] + inside * up.shape[1])
+        for (outside, inside), also in zip(MIXTURE_PASSES, more, strict=True)
     )
     return forward, backward
 

@@ -1,9 +1,10 @@
 """Describes a plan as a configuration that other tools could run: the nearest, and what it lacks.
 
 A mesh axis is one of tensor parallelism if it splits most weights where they are used, one of context
-parallelism if it splits rows of attention, else one of data parallelism.  Its storage at rest and in the
-step says which stage of ZeRO it is.  Other tools choose these for all weights alike; a plan that mixes
-them is described by what most bytes have.
+parallelism if it splits rows of attention, else one of data parallelism.  It is one of data parallelism,
+too, if tokens travel along it to the experts that it divides.  Its storage at rest and in the step says
+which stage of ZeRO it is.  Other tools choose these for all weights alike; a plan that mixes them is
+described by what most bytes have.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ class _Axis:
     """Of the weights that are sharded in the step, the share that the backward does not gather again."""
     rows: bool
     """Whether it splits the rows of causal attention."""
+    has_experts: bool
+    """Whether tokens travel to experts along it; all shares are then those of the other weights."""
 
     @property
     def is_tensor(self) -> bool:
-        return self.used > LEAST
+        return self.used > LEAST and not self.has_experts
 
     @property
     def is_context(self) -> bool:
@@ -156,6 +159,7 @@ class _Description:
             "tp": math.prod(axis.size for axis in self.tensor),
             "dp": dp,
             "cp": math.prod(axis.size for axis in self.context),
+            "ep": math.prod(axis.size for axis in self.data if axis.has_experts),
             "devices": self.plans[0].mesh.world_size * (self._workers if self.is_staged else 1),
             "replicas": math.prod(a.size for a in self.data if not a.zero) if sharded else 1,
             "zero": max((axis.zero for axis in sharded), default=0),
@@ -247,7 +251,7 @@ class _Description:
     def _said_of_axes(self) -> Iterator[str]:
         for axis in self.axes:
             kinds = {
-                "where they are used": axis.used,
+                **({} if axis.has_experts else {"where they are used": axis.used}),
                 **({} if axis.is_tensor else {
                     "at rest": axis.stored, "in the step": axis.leaf,
                 }),
@@ -282,9 +286,18 @@ class _Description:
 def _axis(plans: Sequence[Plan], place: int) -> _Axis:
     """Return what an axis does, over all stages with this mesh."""
     total: Counter[str] = Counter()
+    has_experts = any(
+        choice.sharding.variants[place] == "expert_dispatch"
+        for plan in plans
+        for choice in plan.choices
+    )
     for plan in plans:
         share = plan.shares[place] if plan.shares else None
+        gathered = {each.tensor for each in plan.conversions if each.axis == place}
         for parameter in plan.parameters:
+            is_whole = re.sub(r"\W", "_", parameter.name) not in gathered
+            if has_experts and is_whole and isinstance(parameter.leaf[place], S):
+                continue  # the experts on this rank
             size = math.prod(parameter.shape)
             total["all"] += size
             total["used"] += size * (share.used if share else 0.0)  # type: ignore[assignment]
@@ -303,4 +316,5 @@ def _axis(plans: Sequence[Plan], place: int) -> _Axis:
         total["leaf"] / whole,
         total["kept"] / (total["leaf"] or 1),
         any(choice.sharding.variants[place] == ATTENTION for p in plans for choice in p.choices),
+        has_experts,
     )

@@ -2,9 +2,10 @@
 
 An axis is classified by the operators with a weight of two dims or more, which hold nearly all FLOPs.
 On an axis such an operator splits its weight (tensor parallel), the batch (data parallel), token
-positions (sequence parallel), or nothing (replicated).  Weights that are used whole are described by
-their storage at rest: whole, sharded and gathered once per step (ZeRO), or sharded and gathered at
-each use (FSDP), where they are gathered again for the backward (regathered) or kept until then.
+positions (sequence parallel), experts to which tokens travel (expert parallel), or nothing (replicated).
+Weights that are used whole are described by their storage at rest: whole, sharded and gathered once per
+step (ZeRO), or sharded and gathered at each use (FSDP), where they are gathered again for the backward
+(regathered) or kept until then.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from autopar.sharding.sharding_problem import batch_inputs, where_is
 
 MOST, LEAST = 0.95, 0.05
 """Share above which the other parts are not mentioned, and share below which a part is not."""
-DATA, SEQUENCE, TENSOR, REPLICATED = (
-    "data parallel", "sequence parallel", "tensor parallel", "replicated",
+DATA, SEQUENCE, TENSOR, EXPERT, REPLICATED = (
+    "data parallel", "sequence parallel", "tensor parallel", "expert parallel", "replicated",
 )  # fmt: skip
 Nodes = tuple[Node, ...]
 BOTH = "tensor + sequence parallel"
@@ -61,6 +62,8 @@ def _said(plan: Plan, graph: Graph, nodes: Nodes, way: str, axis: int) -> str:
     """Return a kind of parallelism with its details."""
     if way == TENSOR:
         return BOTH if _splits_tokens(plan, nodes, axis) else TENSOR
+    if way == EXPERT:
+        return EXPERT
     rest = _rest(plan, graph, nodes, axis)
     return f"{way} ({rest})" if rest else way
 
@@ -90,6 +93,8 @@ def _way(
 ) -> str:
     """Return what an operator with a weight splits on an axis; `batch` is its result's batch split."""
     choice = plan.choice[node.name]
+    if choice.variants[axis] == "expert_dispatch":
+        return EXPERT
     if any(isinstance(choice.inputs[place][axis], S) for place in weights):
         return TENSOR
     kind = choice.outputs[0][axis]

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autopar.capture.saved import Call, Kept
-from autopar.ir.graph import Graph, Saved
+from autopar.ir.graph import Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.memory.attention_rows import of_rows
 from autopar.memory.recompute_set import Form
 from autopar.memory.saved_tensors import moves_nothing
 from autopar.memory.shards import extra_nbytes, split
 from autopar.plans.decisions import Conversion, OpSharding
-from autopar.rules import on_shards
+from autopar.rules import on_shards, variant_memory
 from autopar.rules.variants import ATTENTION
 
 
@@ -38,7 +38,7 @@ def of_rank(
     if isinstance(saved, Kept):
         asked = saved.of(_calls(graph, shardings, _anew(conversions), mesh))
     left = {name: whole for name, whole in saved.items() if name not in asked}
-    every = {**divided(left, shardings, mesh), **asked}
+    every = {**divided(left, graph, shardings, mesh), **asked}
     kind = saved.kind if isinstance(saved, Kept) else ""
     for name, sharding in shardings.items():
         if sharding.variant == ATTENTION and name in every:
@@ -47,26 +47,27 @@ def of_rank(
 
 
 def divided(
-    saved: Mapping[str, Saved], shardings: Mapping[str, OpSharding], mesh: Mesh
+    saved: Mapping[str, Saved], graph: Graph, shardings: Mapping[str, OpSharding], mesh: Mesh
 ) -> dict[str, Saved]:
-    """Divide what the unsharded operators save among the ranks."""
+    """Divide what the unsharded operators save among the ranks; add what local implementations do."""
     return {
-        name: _share(whole, shardings[name], mesh)
+        name: _share(whole, graph.node[name], shardings[name], graph, mesh)
         for name, whole in saved.items()
         if name in shardings
     }
 
 
-def _share(whole: Saved, sharding: OpSharding, mesh: Mesh) -> Saved:
+def _share(whole: Saved, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Saved:
     ways = split(sharding, mesh)
     if ways == 1:
         return whole
+    also = variant_memory(node, sharding, graph, mesh)
     return replace(
         whole,
-        extra_nbytes=extra_nbytes(whole, sharding, mesh),
+        extra_nbytes=extra_nbytes(whole, node, sharding, graph, mesh),
         like=(),
-        forward_nbytes=whole.forward_nbytes // ways,
-        backward_nbytes=whole.backward_nbytes // ways,
+        forward_nbytes=max(whole.forward_nbytes // ways, also.forward),
+        backward_nbytes=max(whole.backward_nbytes // ways, also.backward),
         early_nbytes=whole.early_nbytes // ways,
         cached_nbytes=whole.cached_nbytes // ways,
         spare=tuple(nbytes // ways for nbytes in whole.spare),

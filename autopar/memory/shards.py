@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autopar.ir.graph import Saved, Tensor
+from autopar.ir.graph import Graph, Node, Saved, Tensor
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S, Sharding
 from autopar.plans.decisions import OpSharding
+from autopar.rules import variant_memory
 
 VIEWS = frozenset(
     [
@@ -52,10 +53,11 @@ def _among(forms: Sequence[Sharding], mesh: Mesh) -> int:
     return math.prod(mesh.sizes[a] for a in axes)
 
 
-def extra_nbytes(saved: Saved, sharding: OpSharding, mesh: Mesh) -> int:
+def extra_nbytes(saved: Saved, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> int:
     """Return the bytes on one rank that an operator saves besides operands and outputs."""
+    if saved.is_nothing:
+        return 0
     alike = sum(nbytes for _, nbytes in saved.like)
     divided = (saved.extra_nbytes - alike) // split(sharding, mesh)
-    return divided + sum(
-        nbytes // _among([sharding.inputs[place]], mesh) for place, nbytes in saved.like
-    )
+    like = sum(nbytes // _among([sharding.inputs[place]], mesh) for place, nbytes in saved.like)
+    return divided + like + variant_memory(node, sharding, graph, mesh).kept

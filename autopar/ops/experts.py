@@ -11,33 +11,19 @@ rows is known only at run time: if experts are split, fake tensors have a row fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-_aten: Any = torch.ops.aten
-Activation = Callable[[torch.Tensor], torch.Tensor]
-Derivative = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-ACTIVATIONS: dict[str, tuple[Activation, Derivative]] = {
-    "silu": (F.silu, _aten.silu_backward),
-    "relu": (F.relu, lambda gradient, x: gradient * (x > 0)),
-    "gelu": (F.gelu, _aten.gelu_backward),
-    "gelu_tanh": (
-        lambda x: F.gelu(x, approximate="tanh"),
-        lambda gradient, x: _aten.gelu_backward(gradient, x, approximate="tanh"),
-    ),
-}
-"""By name: the function, and its gradient as a function of the incoming gradient and the input."""
-
+from autopar.ops.expert_rows import Bounds, Experts
 
 _library = torch.library.Library("autopar", "FRAGMENT")
 _library.define(
-    "routed_experts(Tensor x, Tensor chosen, Tensor weights, Tensor up, Tensor down, str activation)"
-    " -> Tensor"
+    "routed_experts(Tensor x, Tensor chosen, Tensor weights, Tensor up, Tensor down, str activation,"
+    " Tensor? up_bias=None, Tensor? down_bias=None, float[] constants=[]) -> Tensor"
 )
 
 
@@ -48,14 +34,18 @@ def routed_experts(
     up: torch.Tensor,
     down: torch.Tensor,
     activation: str,
+    up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    constants: Sequence[float] = (),
 ) -> torch.Tensor:
     """Return the sum over each token's experts [tokens, out].
 
     A choice that is no expert's number adds nothing. x is [tokens, in], chosen and weights are
-    [tokens, choices], and down is [experts, out, inner]. up is [experts, inner, in], or
-    [experts, 2 * inner, in] with the gates first.
+    [tokens, choices]; `autopar.ops.expert_rows.Experts` has the shapes of the rest.
     """
-    made: torch.Tensor = torch.ops.autopar.routed_experts(x, chosen, weights, up, down, activation)
+    made: torch.Tensor = torch.ops.autopar.routed_experts(
+        x, chosen, weights, up, down, activation, up_bias, down_bias, constants
+    )
     return made
 
 
@@ -67,13 +57,17 @@ def _mixture(
     up: torch.Tensor,
     down: torch.Tensor,
     activation: str,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    constants: Sequence[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums, and the rows [rows, up's rows] after the first product, ordered by expert."""
-    return _forward(_Routes.of(chosen, up.shape[0]), x, weights, up, down, activation)
+    rest = activation, up_bias, down_bias, constants
+    return _forward(Routes.of(chosen, up.shape[0]), x, weights, up, down, *rest)
 
 
 _mixture.register_fake(
-    lambda x, chosen, weights, up, down, _: (
+    lambda x, chosen, weights, up, down, *_: (
         x.new_empty(x.shape[0], down.shape[1]),
         up.new_empty(chosen.numel(), up.shape[1]),
     )
@@ -81,16 +75,19 @@ _mixture.register_fake(
 
 
 def _forward(
-    routes: _Routes,
+    routes: Routes,
     x: torch.Tensor,
     weights: torch.Tensor,
     up: torch.Tensor,
     down: torch.Tensor,
     activation: str,
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    constants: Sequence[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    before = routes.products(x[routes.tokens].to(up.dtype), up)
-    inner = _Inner(before, down.shape[2], activation).rows()
-    return routes.summed(routes.products(inner, down), weights).to(x.dtype), before
+    experts = Experts(up, down, activation, up_bias, down_bias, tuple(constants))
+    made, before = experts.forward(x[routes.tokens].to(up.dtype), routes.bounds)
+    return routes.summed(made, weights).to(x.dtype), before
 
 
 @torch.library.custom_op("autopar::routed_experts_backward", mutates_args=())
@@ -103,21 +100,28 @@ def _gradients(
     down: torch.Tensor,
     before: torch.Tensor,
     activation: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of x, weights, up and down."""
-    routes = _Routes.of(chosen, up.shape[0])
-    return _backward(routes, gradient, x, weights, up, down, before, activation)
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    constants: Sequence[float],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of x, weights, up, down and the biases; empty ones without a bias."""
+    routes, rest = Routes.of(chosen, up.shape[0]), (activation, up_bias, down_bias, constants)
+    return _backward(routes, gradient, x, weights, up, down, before, *rest)
 
 
 _gradients.register_fake(
-    lambda gradient, x, chosen, weights, up, down, before, _: tuple(
-        torch.empty_like(value) for value in (x, weights, up, down)
+    lambda gradient, x, chosen, weights, up, down, before, _, up_bias, down_bias, *__: (
+        *(torch.empty_like(value) for value in (x, weights, up, down)),
+        *(
+            up.new_empty(0) if bias is None else torch.empty_like(bias)
+            for bias in (up_bias, down_bias)
+        ),
     )
 )
 
 
 def _backward(
-    routes: _Routes,
+    routes: Routes,
     gradient: torch.Tensor,
     x: torch.Tensor,
     weights: torch.Tensor,
@@ -125,21 +129,26 @@ def _backward(
     down: torch.Tensor,
     before: torch.Tensor,
     activation: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients. Rows that are not needed any more are freed: they are most of the memory."""
-    inner = _Inner(before, down.shape[2], activation)
-    rows, behind = inner.rows(), gradient[routes.tokens].to(up.dtype)
-    of_inner = routes.products(behind, down.mT)
-    of_weights = weights.new_zeros(weights.shape)
-    of_weights.view(-1)[routes.choices] = (of_inner * rows).sum(1).to(weights.dtype)
-    factor = weights.flatten()[routes.choices, None].to(up.dtype)
-    of_down = routes.outer(behind.mul_(factor), rows)
-    del behind, rows
-    of_before = inner.backward(of_inner.mul_(factor))
-    del inner, of_inner
-    of_up = routes.outer(of_before, x[routes.tokens].to(up.dtype))
-    of_x = routes.summed(routes.products(of_before, up.mT)).to(x.dtype)
-    return of_x, of_weights, of_up, of_down
+    up_bias: torch.Tensor | None,
+    down_bias: torch.Tensor | None,
+    constants: Sequence[float],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    experts = Experts(up, down, activation, up_bias, down_bias, tuple(constants))
+    found = experts.backward(
+        lambda: x[routes.tokens].to(up.dtype),
+        before,
+        routes.bounds,
+        gradient[routes.tokens].to(up.dtype),
+        routes.factors(weights).to(up.dtype),
+    )
+    return (
+        routes.summed(found.rows).to(x.dtype),
+        routes.scattered(found.factors, weights),
+        found.up,
+        found.down,
+        up.new_empty(0) if found.up_bias is None else found.up_bias,
+        up.new_empty(0) if found.down_bias is None else found.down_bias,
+    )
 
 
 def _evenly(
@@ -148,7 +157,7 @@ def _evenly(
     """Return an implementation that takes all operands and gives every expert as many rows."""
 
     def shown(*operands: Any) -> tuple[torch.Tensor, ...]:
-        routes = _Routes.evenly(operands[chosen], operands[matrices].shape[0])
+        routes = Routes.evenly(operands[chosen], operands[matrices].shape[0])
         result: tuple[torch.Tensor, ...] = run(routes, *operands[:chosen], *operands[chosen + 1 :])
         return result
 
@@ -169,96 +178,92 @@ class _Experts(torch.autograd.Function):
     """Saves tensors for the backward that are not results of the operator."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        chosen: torch.Tensor,
+        weights: torch.Tensor,
+        up: torch.Tensor,
+        down: torch.Tensor,
+        activation: str,
+        up_bias: torch.Tensor | None,
+        down_bias: torch.Tensor | None,
+        constants: Sequence[float],
+    ) -> torch.Tensor:
         made: torch.Tensor
-        made, before = _mixture(*inputs)
-        *tensors, ctx.activation = inputs
-        ctx.save_for_backward(*tensors, before)
+        rest = activation, up_bias, down_bias, constants
+        made, before = _mixture(x, chosen, weights, up, down, *rest)
+        ctx.activation, ctx.constants = activation, constants
+        ctx.save_for_backward(x, chosen, weights, up, down, before, up_bias, down_bias)
         return made
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        of_x, of_weights, of_up, of_down = _gradients(gradient, *ctx.saved_tensors, ctx.activation)
-        return of_x, None, of_weights, of_up, of_down, None
+        *tensors, up_bias, down_bias = ctx.saved_tensors
+        biases = up_bias, down_bias
+        found = _gradients(gradient, *tensors, ctx.activation, *biases, ctx.constants)
+        of_x, of_weights, of_up, of_down, *of_biases = found
+        given = (None if b is None else g for b, g in zip(biases, of_biases, strict=True))
+        return of_x, None, of_weights, of_up, of_down, None, *given, None
 
 
-_library.impl("routed_experts", lambda *inputs: _mixture(*inputs)[0], "CompositeExplicitAutograd")
-_library.impl("routed_experts", _Experts.apply, "Autograd")
+def _filled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return all arguments: the dispatcher leaves out last ones that equal their defaults."""
+    return *inputs, *(None, None, ())[len(inputs) - 6 :]
+
+
+_library.impl(
+    "routed_experts", lambda *inputs: _mixture(*_filled(inputs))[0], "CompositeExplicitAutograd"
+)
+_library.impl("routed_experts", lambda *inputs: _Experts.apply(*_filled(inputs)), "Autograd")
 torch.library.register_fake(
     "autopar::routed_experts",
-    lambda x, chosen, weights, up, down, _: x.new_empty(x.shape[0], down.shape[1]),
+    lambda x, chosen, weights, up, down, *_: x.new_empty(x.shape[0], down.shape[1]),
     lib=_library,
 )
 
 
-class _Inner:
-    """The activation, applied to the rows after the first product."""
-
-    def __init__(self, before: torch.Tensor, width: int, activation: str) -> None:
-        self.gate, self.other = before, None
-        function, self.derivative = ACTIVATIONS[activation]
-        if before.shape[1] != width:
-            self.gate, self.other = before.chunk(2, 1)
-        self.opened = function(self.gate)
-
-    def rows(self) -> torch.Tensor:
-        """Return the input of the second product."""
-        return self.opened if self.other is None else self.opened * self.other
-
-    def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the rows after the first product."""
-        if self.other is None:
-            return self.derivative(gradient, self.gate)
-        of_gate = self.derivative(gradient * self.other, self.gate)
-        return torch.cat([of_gate, gradient * self.opened], 1)
-
-
 @dataclass(frozen=True)
-class _Routes:
+class Routes:
     """The choices, each of which is a row, sorted by expert; choices of no expert are left out.
 
     `shape` is [tokens, choices]; an expert's rows lie between two neighbours of `bounds`.
     """
 
     shape: torch.Size
-    bounds: tuple[int, ...]
+    bounds: Bounds
     choices: torch.Tensor
     tokens: torch.Tensor
 
     @staticmethod
-    def of(chosen: torch.Tensor, experts: int) -> _Routes:
+    def of(chosen: torch.Tensor, experts: int) -> Routes:
         """Route each token to the experts that it chose."""
-        flat = chosen.flatten()
-        order = flat.argsort(stable=True)
-        numbers = torch.arange(experts + 1, device=flat.device)
+        order, ends = sort_choices(chosen, experts)
         # One synchronisation with the device. A loop over `nonzero` would need one per expert.
-        first, *ends = torch.searchsorted(flat[order], numbers).tolist()
-        choices = order[first : ends[-1]]
-        bounds = (0, *(end - first for end in ends))
-        return _Routes(chosen.shape, bounds, choices, choices // chosen.shape[1])
+        return Routes.between(chosen.shape, order, ends.tolist())
 
     @staticmethod
-    def evenly(chosen: torch.Tensor, experts: int) -> _Routes:
+    def between(shape: torch.Size, order: torch.Tensor, ends: list[int]) -> Routes:
+        """Route sorted choices; those of expert e lie between `ends` e and e + 1."""
+        first = ends[0]
+        choices = order[first : ends[-1]]
+        return Routes(shape, tuple(end - first for end in ends), choices, choices // shape[1])
+
+    @staticmethod
+    def evenly(chosen: torch.Tensor, experts: int) -> Routes:
         """Route equally many choices to every expert, whatever was chosen."""
         choices = chosen.flatten().argsort()
         bounds = tuple(len(choices) * number // experts for number in range(experts + 1))
-        return _Routes(chosen.shape, bounds, choices, choices // chosen.shape[1])
+        return Routes(chosen.shape, bounds, choices, choices // chosen.shape[1])
 
-    def products(self, rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-        """Return every expert's rows times its matrix [out, in], transposed."""
-        made = rows.new_empty(len(rows), matrices.shape[1])
-        for matrix, (first, end) in zip(matrices.mT, pairwise(self.bounds), strict=True):
-            torch.mm(rows[first:end], matrix, out=made[first:end])
-        return made
+    def factors(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the weight of each row [rows, 1]."""
+        return weights.flatten()[self.choices, None]
 
-    def outer(self, rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-        """Return rows.T @ others of each expert; zero without rows.
-
-        The shape is [experts, rows' width, others' width].
-        """
-        made = rows.new_empty(len(self.bounds) - 1, rows.shape[1], others.shape[1])
-        for matrix, (first, end) in zip(made, pairwise(self.bounds), strict=True):
-            torch.mm(rows[first:end].T, others[first:end], out=matrix)
+    def scattered(self, of_factors: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the weights from that of each row's weight [rows]."""
+        made = weights.new_zeros(weights.shape)
+        made.view(-1)[self.choices] = of_factors.to(weights.dtype)
         return made
 
     def summed(self, rows: torch.Tensor, factors: torch.Tensor | None = None) -> torch.Tensor:
@@ -271,3 +276,14 @@ class _Routes:
             dtype = torch.promote_types(rows.dtype, factors.dtype)
             rows, factors = rows.to(dtype), factors.flatten()[choices].to(dtype)
         return F.embedding_bag(order, rows, firsts, mode="sum", per_sample_weights=factors)
+
+
+def sort_choices(chosen: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the order of the flat choices by expert, and where each expert's begin and end in it.
+
+    The latter is [experts + 1]; choices of no expert come before and behind.
+    """
+    flat = chosen.flatten()
+    order = flat.argsort(stable=True)
+    numbers = torch.arange(experts + 1, device=flat.device)
+    return order, torch.searchsorted(flat[order], numbers)

@@ -12,12 +12,12 @@ from autopar.rules.positions import positions
 from autopar.rules.report import Coverage, coverage
 from autopar.rules.text import parse_rule
 from autopar.rules.user import rule, user_rules
-from autopar.rules.variants import variant_traffic
+from autopar.rules.variants import variant_memory, variant_traffic
 from autopar.rules.work import backward_flops, flops
 
 __all__ = [
     "Coverage", "LocalCall", "backward_flops", "batch_dims", "batch_forms", "candidates",
     "coverage", "discovered", "families", "flops", "known_rules", "local_call", "localize",
     "on_shards", "parse_rule", "positions", "registered", "rule", "rule_of", "user_rules",
-    "variant_traffic",
+    "variant_memory", "variant_traffic",
 ]  # fmt: skip

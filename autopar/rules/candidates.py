@@ -1,7 +1,8 @@
 """Enumerates the candidate shardings of each operator: one option per mesh axis, all valid combinations.
 
-On each axis an operator splits one factor, or computes the same on all ranks (all I, or all R), or
-passes partial sums through if it is linear.  Two axes that split the same factor nest in mesh order.
+On each axis an operator splits one factor, or two factors that its rule declares as a pair, or computes
+the same on all ranks (all I, or all R), or passes partial sums through if it is linear.  Two axes that
+split the same factor nest in mesh order.
 The solver chooses one candidate per node.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.ir.graph import Graph, Node, Tensor
 from autopar.ir.mesh import Mesh
@@ -28,12 +29,21 @@ Candidates = Mapping[str, tuple[OpSharding, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The option of one mesh axis: one letter for all tensors, partial linear operands, or a split."""
+    """The option of one mesh axis: one letter for all tensors, partial linear operands, or a split.
+
+    A split may be of a pair of factors, `factor` and `beside`, by the variant `by`.
+    """
 
     letter: Type | None = None
     partial: frozenset[int] = frozenset()
     factor: str = ""
     position: int = 1
+    beside: str = ""
+    by: str = ""
+
+    def variant(self, instance: Instance) -> str:
+        """Return the local implementation that the option needs, or ``""``."""
+        return self.by or instance.variants.get(self.factor, "")
 
 
 def candidates(graph: Graph, mesh: Mesh, *, local_inputs: bool = False) -> Candidates:
@@ -83,8 +93,15 @@ def _options(
         flows = not differentiable or any(operands[i].differentiable for i in partial)
         if adds_up and flows:
             yield Option(partial=partial)
-    for factor, position in splits_of(node, instance, graph, where):
+    splits = splits_of(node, instance, graph, where)
+    for factor, position in splits:
         yield Option(factor=factor, position=position)
+    for variant, (factor, beside) in instance.pairs.items():
+        if (beside, 1) in splits:
+            places = (position for found, position in splits if found == factor)
+            yield from (
+                Option(factor=factor, position=p, beside=beside, by=variant) for p in places
+            )
 
 
 def combine(
@@ -103,7 +120,7 @@ def combine(
         nested = _nest(picks, mesh)
         if not _divides(instance, nested, mesh):
             continue
-        variants = tuple(instance.variants.get(pick.factor, "") for pick in nested)
+        variants = tuple(pick.variant(instance) for pick in nested)
         if not _one_variant(nested, variants):
             continue
         forms = tuple(
@@ -123,6 +140,7 @@ def _divides(instance: Instance, picks: tuple[Option, ...], mesh: Mesh) -> bool:
     """Whether the splits divide their factors; also those that are no dim of any tensor (groups)."""
     return all(
         instance.sizes[pick.factor] % (pick.position * size) == 0
+        and (not pick.beside or instance.sizes[pick.beside] % size == 0)
         for pick, size in zip(picks, mesh.sizes, strict=True)
         if pick.factor
     )
@@ -160,7 +178,7 @@ def _nest(picks: tuple[Option, ...], mesh: Mesh) -> tuple[Option, ...]:
             continue
         place = (pick.factor, pick.position)
         outer = taken.get(place, 1)
-        nested.append(Option(factor=pick.factor, position=pick.position * outer))
+        nested.append(replace(pick, position=pick.position * outer))
         taken[place] = outer * mesh.sizes[axis]
     return tuple(nested)
 
@@ -175,10 +193,12 @@ def _type(
     if not pick.factor:
         return P if is_output or place in pick.partial else rest
     shard = instance.shard(term, pick.factor, pick.position)
+    if shard is None and pick.beside:
+        shard = instance.shard(term, pick.beside, 1)
     if shard is not None:
         return shard
     if is_output:
-        return output_letter(instance.variants.get(pick.factor, ""), tensor)
+        return output_letter(pick.variant(instance), tensor)
     summed = pick.factor in instance.rule.summed
     return P if term.added and summed else rest
 

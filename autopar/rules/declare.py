@@ -17,9 +17,9 @@ from autopar.rules.text import Rule, Term, expand, parse_rule
 
 @dataclass(frozen=True)
 class Declared:
-    """The rule declared for one node: text, linear operand sets, sizes, variants.
+    """The rule declared for one node: text, linear operand sets, sizes, variants, pairs.
 
-    `least` is the minimum local size of a split dim.
+    `least` is the minimum local size of a split dim; `autopar.rules.instance` explains the others.
     """
 
     text: str
@@ -27,6 +27,7 @@ class Declared:
     sizes: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
+    pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,9 @@ def instance(
         )
     expanded = expand(parsed, ranks)
     sizes = bind(expanded, node, operands, declared.sizes)
-    return Instance(expanded, sizes, declared.linear, declared.variants, declared.least, source)
+    return Instance(
+        expanded, sizes, declared.linear, declared.variants, declared.least, source, declared.pairs
+    )
 
 
 def _whole(key: _Key) -> Instance:

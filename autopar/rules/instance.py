@@ -22,7 +22,8 @@ class Instance:
 
     `linear` lists sets of operands in which the operator is jointly linear.  `variants` maps a factor
     to the local implementation that its shards need to be correct.  `least` is the minimum local size
-    of a split dim.
+    of a split dim.  `pairs` maps a local implementation to two factors that it splits on one axis; no
+    tensor has both.
     """
 
     rule: Rule
@@ -31,6 +32,7 @@ class Instance:
     variants: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
     source: Source = "declared"
+    pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def declared(self) -> bool:

@@ -102,6 +102,9 @@ def _tried(found: Instance, held: tuple[Bench, ...]) -> Iterator[Claim]:
             )
             continue
         yield _outcome(what, [(splits(factor, _on(bench), bench), bench) for bench in held])
+    for variant, pair in found.pairs.items():
+        said = f"needs {variant}, which communicates with other devices"
+        yield Claim(f"splitting {' and '.join(pair)}", untried=said)
     for group in found.linear:
         what = f"partial operand {', '.join(map(str, sorted(group)))}"
         yield _outcome(what, [(partials(group, _on(bench), bench), bench) for bench in held])

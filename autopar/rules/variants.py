@@ -3,6 +3,7 @@
 vocab_parallel_embedding       rows of the table are split; misses give zeros, so the output is P
 vocab_parallel_cross_entropy   classes are split; the loss is the same on all ranks, so I
 expert_parallel                experts are split; each rank computes its own rows, so the output is P
+expert_dispatch                tokens and experts are split; rows travel to their experts and back
 sync_batch_norm                the batch is split; the statistics are those of the whole batch
 sequence_parallel_attention    rows of causal attention are split; half of them are exchanged, so that
                                ranks see equally many keys
@@ -10,7 +11,9 @@ sequence_parallel_attention    rows of causal attention are split; half of them 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from autopar.errors import RuleError
 from autopar.ir.conversion import Traffic
@@ -24,6 +27,8 @@ CONTIGUOUS = frozenset(
     {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel", ATTENTION}
 )
 """Variants that index from a rank's first row, class or expert: correct for contiguous blocks only."""
+COUNT_ITEMSIZE = 8
+"""Bytes of the number of rows for one expert."""
 TrafficOf = Callable[[int, Node, OpSharding, Graph, Mesh], tuple[Traffic, ...]]
 
 
@@ -93,9 +98,83 @@ def _row_attention(
     return (*forward, *backward) if node.outputs[0].differentiable else forward
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Bytes of an `expert_dispatch` on one rank, if all experts have equally many rows."""
+
+    counts: int
+    factors: int
+    """The weights of the rows."""
+    inputs: int
+    results: int
+    gradients: int
+    of_inputs: int
+    """Gradients of the inputs, which are in the dtype of the matrices, as results are."""
+    numbers: int
+    """The order and the counts of rows that are kept for the backward."""
+
+    @staticmethod
+    def of(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> _Rows:
+        x, chosen, weights, up = (graph.tensors[name] for name in node.operands[:4])
+        rows = math.prod(sharding.inputs[1].local_shape(chosen.shape, mesh))
+        out = sharding.outputs[0].local_shape(node.outputs[0].shape, mesh)[1]
+        experts = up.shape[0]
+        return _Rows(
+            experts * COUNT_ITEMSIZE,
+            rows * weights.itemsize,
+            rows * x.shape[1] * x.itemsize,
+            rows * out * up.itemsize,
+            rows * out * x.itemsize,
+            rows * x.shape[1] * up.itemsize,
+            (rows + 2 * experts + 1) * COUNT_ITEMSIZE,
+        )
+
+
+def _dispatch(
+    axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Traffic, ...]:
+    """Ranks exchange how many rows come; rows go to their experts and back, and their gradients too.
+
+    In the backward the weights of the rows go with the gradients, and theirs come back.
+    """
+    rows = _Rows.of(node, sharding, graph, mesh)
+    forward = [rows.counts, rows.inputs, rows.results]
+    backward = [rows.gradients, rows.factors, rows.of_inputs, rows.factors]
+    return (
+        *(Traffic(axis, "all_to_all", "forward", nbytes) for nbytes in forward),
+        *(Traffic(axis, "all_to_all", "backward", nbytes) for nbytes in backward),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """Memory of a variant on one rank, in bytes.
+
+    It keeps `kept` for the backward besides what the operator's shards keep, and allocates at least
+    `forward` and `backward` bytes while it runs.
+    """
+
+    kept: int = 0
+    forward: int = 0
+    backward: int = 0
+
+
+def variant_memory(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Working:
+    """Return the memory that the sharding's variant needs for messages; rows as in its traffic.
+
+    Rows are sent from one tensor and received into another.  Gradients of inputs are sent from a copy.
+    """
+    if sharding.variant != "expert_dispatch":
+        return Working()
+    rows = _Rows.of(node, sharding, graph, mesh)
+    back = max(2 * rows.gradients, 3 * rows.of_inputs)
+    return Working(rows.inputs + rows.numbers, 2 * max(rows.inputs, rows.results), back)
+
+
 _TRAFFIC: Mapping[str, TrafficOf] = {
     "vocab_parallel_embedding": _none,
     "expert_parallel": _none,
+    "expert_dispatch": _dispatch,
     "vocab_parallel_cross_entropy": _cross_entropy,
     "sync_batch_norm": _batch_norm,
     ATTENTION: _row_attention,

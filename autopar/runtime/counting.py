@@ -53,6 +53,8 @@ class CountTraffic(TorchDispatchMode):
         names = mesh.mesh_dim_names or ()
         self.direction = "forward"
         self.nbytes: Counter[tuple[str, str, str]] = Counter()
+        self.sent: Counter[tuple[str, str, str]] = Counter()
+        """The same, but of all-to-alls what leaves this rank: parts may be uneven."""
         self.calls: Counter[tuple[str, str, str]] = Counter()
         self._axis_of: dict[str, str] = {mesh.get_group(name).group_name: name for name in names}
         self._axis_of |= {description(name): name for name in names}
@@ -84,6 +86,7 @@ class CountTraffic(TorchDispatchMode):
         if name == "all_gather_into_tensor":
             larger *= bound["group_size"]
         self.nbytes[key] += larger
+        self.sent[key] += _nbytes(bound.get("input")) if KINDS[name] == "all_to_all" else larger
         self.calls[key] += 1
 
     def _axis(self, group: Any) -> str:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from autopar.ops.experts import routed_experts
 from autopar.ops.operators import batch_norm, count_valid, cross_entropy_sum, strided
 from autopar.runtime.axes import Axis
+from autopar.runtime.dispatch import expert_dispatch
 from autopar.runtime.ranges import check_range, padded_embedding
 from autopar.runtime.sequence_attention import sequence_parallel_attention
 
@@ -51,12 +52,17 @@ def expert_parallel(
     up: torch.Tensor,
     down: torch.Tensor,
     activation: str,
-    *,
+    *rest: Any,
     axis: Axis,
 ) -> torch.Tensor:
-    """Run this rank's experts only: the result is a partial sum of the mixture over ranks."""
+    """Run this rank's experts only: the result is a partial sum of the mixture over ranks.
+
+    `rest` are `routed_experts`' biases and constants.
+    """
     first = axis.rank * up.shape[0]
-    made: torch.Tensor = routed_experts(x, chosen.long() - first, weights, up, down, activation)
+    made: torch.Tensor = routed_experts(
+        x, chosen.long() - first, weights, up, down, activation, *rest
+    )
     return made
 
 
@@ -247,7 +253,7 @@ def sync_batch_norm(
 
 
 __all__ = [
-    "batch_norm", "count_valid", "cross_entropy_sum", "expert_parallel", "padded_embedding",
-    "routed_experts", "sequence_parallel_attention", "strided", "sync_batch_norm",
+    "batch_norm", "count_valid", "cross_entropy_sum", "expert_dispatch", "expert_parallel",
+    "padded_embedding", "routed_experts", "sequence_parallel_attention", "strided", "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

@@ -87,7 +87,7 @@ class StateCosts:
         def priced() -> Costs:
             spent = [operator_seconds(node, o, self.graph, self.prices) for o in options]
             nbytes = [
-                extra_nbytes(saved, o, mesh)
+                extra_nbytes(saved, node, o, self.graph, mesh)
                 + sum(local_nbytes(tensors[i], (*o.inputs, *o.outputs)[i], mesh) for i in kept)
                 for o in options
             ]

@@ -26,7 +26,7 @@ from autopar.ir.placement import S, Sharding, Type
 from autopar.memory.intervals import Intervals, Rerun
 from autopar.memory.shards import extra_nbytes, local_nbytes, split
 from autopar.plans.decisions import OpSharding
-from autopar.rules import rule_of
+from autopar.rules import rule_of, variant_memory
 from autopar.sharding.space import Candidates
 from autopar.sharding.uses import Forms
 from autopar.solver.problem import Array, TimedBytes
@@ -302,12 +302,13 @@ class TimedCosts:
         ratios = tuple(self.intervals.storage_ratio(names[position]) for position in positions)
 
         def total() -> Array:
-            extra = [extra_nbytes(saved, option, self._mesh) for option in options]
+            extra = [extra_nbytes(saved, node, o, self._graph, self._mesh) for o in options]
             parts = (array * ratio for array, ratio in zip(arrays, ratios, strict=True))
             return sum(parts, np.array(extra, dtype=float))
 
         also = (saved.extra_nbytes, saved.like, ratios)
-        return self._once(total, "timed kept", options, *arrays, also=also)
+        rule = rule_of(node, self._graph)
+        return self._once(total, "timed kept", options, rule, *arrays, also=also)
 
     def _is_cached(self, name: str) -> bool:
         """Return whether selective recomputation keeps a tensor, or what it is a view of."""
@@ -329,7 +330,12 @@ class TimedCosts:
         saved = self._saved_of(node)
         early = saved.early_nbytes if self.intervals.is_alone(node) else 0
         after = max(0, saved.backward_nbytes - early)
-        return self._divided(node, saved.forward_nbytes), self._divided(node, after)
+        options, graph, mesh = self._options(node), self._graph, self._mesh
+        also = [variant_memory(node, option, graph, mesh) for option in options]
+        return (
+            np.maximum(self._divided(node, saved.forward_nbytes), [each.forward for each in also]),
+            np.maximum(self._divided(node, after), [each.backward for each in also]),
+        )
 
     def _divided(self, node: Node, nbytes: int) -> Array:
         """Return bytes that are divided among the ranks that divide an operator's work."""

@@ -39,10 +39,10 @@ def completed(words: str) -> list[str]:
         ("autopar plan train.py:make --me", ["--mesh", "--memory"]),
         ("autopar --ver", ["--version"]),
         ("autopar verify --no", ["--no-bound"]),
-        ("autopar plan m.py:m --preset f", ["fsdp", "fsdp_megatron"]),
+        ("autopar plan m.py:m --preset f", ["fsdp", "fsdp_experts", "fsdp_megatron"]),
         (
             "autopar compare m.py:m --preset ddp --preset zer",
-            ["zero2", "zero2_megatron", "zero2_megatron_sp"],
+            ["zero2", "zero2_experts", "zero2_megatron", "zero2_megatron_sp"],
         ),
         ("autopar map m.py:m --hardware h1", ["h100", "h100_96"]),
         ("autopar hardware mi", ["mi300x"]),

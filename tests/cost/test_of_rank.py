@@ -12,7 +12,7 @@ from tests import parity, peaks
 def both(name: str, preset: str, op: str) -> tuple[Saved, Saved]:
     """The first node of a kind that differs: as a share of the whole one, and asked on two ranks."""
     plan, case = peaks.planned(name, 2, preset=preset)[0], parity.reference(name)
-    share = divided(case.saved, plan.choice, plan.mesh)
+    share = divided(case.saved, case.graph, plan.choice, plan.mesh)
     asked = of_rank(case.saved, case.graph, plan.choice, plan.conversions, plan.mesh)
     nodes = (n.name for n in case.graph.nodes if short(n.op) == op)
     return next((share[n], asked[n]) for n in nodes if share[n] != asked[n])
@@ -45,6 +45,6 @@ def test_what_cannot_be_asked_is_divided() -> None:
     plan, case = peaks.planned("gpt2", 2, preset="ddp")[0], parity.reference("gpt2")
     plain = dict(case.saved)
     given = of_rank(plain, case.graph, plan.choice, plan.conversions, plan.mesh)
-    assert given == divided(plain, plan.choice, plan.mesh)
+    assert given == divided(plain, case.graph, plan.choice, plan.mesh)
     half = [name for name, kept in plain.items() if kept.extra_nbytes and not kept.like]
     assert half and all(given[name].extra_nbytes == plain[name].extra_nbytes // 2 for name in half)

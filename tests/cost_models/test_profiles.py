@@ -65,6 +65,7 @@ def machines(draw: st.DrawFn) -> Hardware:
         cache_bytes=draw(positive),
         cache_bytes_per_s=bytes_per_s * draw(st.floats(min_value=1, max_value=9)),
         behind=draw(fraction),
+        expert_imbalance=draw(fraction),
         late_s=draw(fraction),
     )
     wider = st.integers(min_value=100, max_value=999)

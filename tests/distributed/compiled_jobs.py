@@ -15,6 +15,7 @@ from autopar.runtime import recompute as recomputation
 from autopar.runtime import regather
 from tests import models
 from tests.distributed.jobs import losses_of
+from tests.mixtures import MIXTURES
 
 
 def equal(preset: str | None, recompute: Recompute | None, shape: tuple[int, ...]) -> None:
@@ -100,3 +101,25 @@ def gathered_nbytes() -> int:
     """Of the weights of three layers, whole."""
     model, _, _ = models.llama(3)
     return sum(p.nbytes for name, p in model.named_parameters() if "layers" in name and p.dim() > 1)
+
+
+def mixture(name: str, backend: str) -> None:
+    """The same losses over two steps, with tokens that travel to experts."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    case = models.double(MIXTURES[name]())
+    constraints = {"used:*.experts.*": "[S(0)]", "*/routed_experts": "[S(0)]"}
+    losses = []
+    for compiles in (False, True):
+        parallel = autopar.parallelize(
+            case[0], (2,), case[1], constraints=constraints, hardware="cpu"
+        )
+        assert "expert_dispatch(" in parallel.source
+        if compiles:
+            counters.clear()
+            parallel.compile(fullgraph=True, backend=backend)
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        losses.append(losses_of(parallel, case, 2, optimizer))
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-12, atol=0.0)
+    assert counters["stats"]["unique_graphs"] > 0
+    assert not counters["graph_break"]

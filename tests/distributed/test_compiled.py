@@ -57,3 +57,13 @@ def test_stages_are_equal(
 def test_gathered_weights_are_not_saved(pool: Pool) -> None:
     again, kept = (pool.run(2, compiled_jobs.saved, each)[0] for each in (True, False))
     assert kept - again > 0.9 * compiled_jobs.gathered_nbytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [("mixtral", "inductor"), ("mixtral", "aot_eager"), ("gpt_oss", "aot_eager")],
+)
+def test_experts_that_tokens_travel_to(pool: Pool, name: str, backend: str) -> None:
+    """Inductor checks the sizes of what operators make; nobody knows how many rows arrive."""
+    pool.run(2, compiled_jobs.mixture, name, backend, limit_s=600.0)

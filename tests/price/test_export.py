@@ -11,10 +11,11 @@ import autopar
 from autopar.errors import PlanError
 from autopar.explain.configuration import configuration_of
 from autopar.plans.plan import Plan
-from autopar.price import price
+from autopar.price import job_of, price
 from autopar.request.configurations.tool import TOOLS, read_file
 from autopar.request.layers import Layers
 from tests.daily import daily
+from tests.mixtures import MIXTURES
 from tests.price.jobs import configuration, job, priced
 
 DEEP = 4
@@ -81,6 +82,27 @@ def test_round_trips(tmp_path: Path, tool: str, name: str) -> None:
     after = priced("llama", DEEP, replace(found.settled(8), sequence=None))
     assert after.figures.step_s == pytest.approx(before.figures.step_s, rel=0.02)
     assert after.figures.peak_nbytes == pytest.approx(before.figures.peak_nbytes, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_experts(tmp_path: Path, zero: int) -> None:
+    """Experts are divided among data-parallel ranks; what that divides of weights is no ZeRO."""
+    model, inputs, _ = MIXTURES["mixtral"]()
+    made = job_of(model, inputs, hardware="h100")
+    before = price(made, configuration(dp=4, ep=2, zero=zero))
+    plan = before.plan
+    assert isinstance(plan, Plan)
+    assert "expert_dispatch" in {choice.sharding.variants[1] for choice in plan.choices}
+    found = configuration_of(plan)
+    assert replace(found.configuration, sequence=None) == before.configuration and not found.said
+    for tool in TOOLS:
+        path = tmp_path / f"written{TOOLS[tool].suffixes[-1]}"
+        written = TOOLS[tool].write(found.configuration, 8)
+        path.write_text(written.text)
+        says = any("does not divide experts among 2 ranks" in said for said in written.said)
+        assert says == (tool in ("accelerate", "deepspeed"))
+        assert read_file(path).configuration.ep == (1 if says else 2)
 
 
 @pytest.mark.thorough

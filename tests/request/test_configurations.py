@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autopar.errors import InputError
+from autopar.request import presets
 from autopar.request.configurations import megatron_layout
 from autopar.request.configurations.configuration import Configuration
 from autopar.request.configurations.exchanged import Read, Written
@@ -320,6 +321,13 @@ def test_requests() -> None:
     assert "gather keys and values" in long.said[0]
     two = requested(Configuration(dp=2, cp=2).settled(8))
     assert (two.preset, two.recompute) == ("ddp_context_parallel", "gathers")
+    experts = requested(replace(c, pp=1, ep=2))
+    assert str(experts.mesh) == "data=2, expert=2, tensor=2"
+    assert experts.preset == "zero2+zero2_experts+megatron_sp"
+    constraints = presets.load(experts.preset, experts.mesh)
+    assert {each.axis for each in constraints if "experts" in each.pattern} == {"expert"}
+    nearest = requested(Configuration(dp=4, ep=2, zero=3).settled(8))
+    assert (str(nearest.mesh), nearest.preset) == ("data=2, expert=2", "fsdp_experts")
     (said,) = requested(replace(c, zero=2)).said
     assert "ZeRO-2 reduces gradients in every microbatch" in said
 
@@ -327,7 +335,7 @@ def test_requests() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"ep": 2}, r"does not send tokens.*ep=2.*ep=1"),
+        ({"ep": 2, "replicas": 2, "zero": 1}, r"replicas=2 and ep=2: each replica has 1 data"),
     ],
 )
 def test_what_does_not_run_is_refused_with_the_closest(given: dict[str, Any], said: str) -> None:

@@ -1,6 +1,6 @@
 """Local implementations with collectives, run by threads: one thread per rank, fake collectives.
 
-Every collective is counted, so that a variant can be held to the traffic it declares.
+Every all-reduce and all-to-all is counted, so that a variant can be held to the traffic it declares.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Group:
 
     size: int
     group_name: str = ""
-    sent: list[int] = field(default_factory=list)
-    """Bytes of every collective, as one rank of the group saw them."""
+    sent: list[float] = field(default_factory=list)
+    """Bytes of every collective: what ranks send to themselves and others, on average over them."""
     slots: dict[int, torch.Tensor] = field(default_factory=dict)
-    pieces: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    parts: dict[int, tuple[torch.Tensor, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.size)
@@ -48,18 +48,23 @@ class Group:
         maximum = op == dist.ReduceOp.MAX
         total = stacked.amax(0) if maximum else stacked.sum(0)
         if place == 0:
-            self.sent.append(tensor.numel() * tensor.element_size())
+            self.sent.append(tensor.nbytes)
         self.barrier.wait(PATIENCE_S)
         tensor.detach().copy_(total)
 
-    def all_to_all(self, come: torch.Tensor, leaving: torch.Tensor, to: list[int]) -> None:
-        """Each rank's pieces, of the sizes `to`, go to the others."""
-        mine = next(axis.rank for axis in _HERE.get().by_name.values() if axis.group is self)
-        if self.barrier.wait(PATIENCE_S) == 0:
-            self.sent.append(leaving.numel() * leaving.element_size())
-        self.pieces[mine] = leaving.detach().clone().split(to)
+    def all_to_all(
+        self, rank: int, made: torch.Tensor, given: torch.Tensor, come: Any, leave: Any
+    ) -> None:
+        """Rows along dim 0, as many from and to each rank as these numbers say; without them equal."""
+        equal = [len(given) // self.size] * self.size
+        self.parts[rank] = given.detach().clone().split(leave or equal)
         self.barrier.wait(PATIENCE_S)
-        come.detach().copy_(torch.cat([self.pieces[i][mine] for i in range(self.size)]))
+        came = [self.parts[other][rank] for other in range(self.size)]
+        assert list(map(len, came)) == (come or equal), "what comes is not what is expected"
+        made.detach().copy_(torch.cat(came))
+        total = sum(part.nbytes for parts in self.parts.values() for part in parts)
+        if self.barrier.wait(PATIENCE_S) == 0:
+            self.sent.append(total / self.size)
         self.barrier.wait(PATIENCE_S)
 
 
@@ -82,16 +87,16 @@ class _Done:
         """Nothing is left to wait for."""
 
 
-def _all_to_all_single(
-    come: torch.Tensor,
-    leaving: torch.Tensor,
-    of: list[int],
-    to: list[int],
-    group: Any,
-    async_op: bool,
+def _all_to_all(
+    made: torch.Tensor,
+    given: torch.Tensor,
+    come: Any = None,
+    leave: Any = None,
+    group: Any = None,
+    async_op: bool = False,
 ) -> _Done:
-    group.all_to_all(come, leaving, to)
-    assert async_op and sum(of) == come.numel()
+    axis = next(axis for axis in _HERE.get().by_name.values() if axis.group is group)
+    group.all_to_all(axis.rank, made, given, come, leave)
     return _Done()
 
 
@@ -112,13 +117,13 @@ def ranks(mesh: Mesh) -> Iterator[tuple[list[Axes], list[Group]]]:
     named = {group.group_name: group for group in groups.values()}
     with (
         mock.patch.object(dist, "all_reduce", _all_reduce),
-        mock.patch.object(dist, "all_to_all_single", _all_to_all_single),
+        mock.patch.object(dist, "all_to_all_single", _all_to_all),
         mock.patch.object(_torch, "group_named", named.__getitem__),
     ):
         yield every, list(groups.values())
 
 
-def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[int, ...]]:
+def run_on_all(mesh: Mesh, work: Callable[[int], T]) -> tuple[list[T], tuple[float, ...]]:
     """`work(rank)` of every rank at once, and the bytes of each collective of one rank's groups."""
 
     def job(rank: int) -> T:

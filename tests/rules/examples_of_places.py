@@ -160,7 +160,22 @@ EXPERTS = (
             "autopar.routed_experts.default",
             t(12, 9), ids(12, 4), t(12, 4), t(6, 8, 9), t(6, 18, 8), activation, note=activation,
         )
-        for activation in ("relu", "gelu", "gelu_tanh")
+        for activation in ("relu", "relu_squared", "gelu", "gelu_tanh")
+    ),
+    _call(
+        "autopar.routed_experts.default",
+        t(12, 9), ids(12, 2), t(12, 2), t(6, 16, 9), t(6, 18, 8), "silu", t(6, 16), t(6, 18),
+        note="biases",
+    ),
+    _call(
+        "autopar.routed_experts.default",
+        t(12, 9), ids(12, 2), t(12, 2), t(6, 8, 9), t(6, 18, 8), "silu", t(6, 8),
+        note="bias of the first product",
+    ),
+    _call(
+        "autopar.routed_experts.default",
+        t(12, 9), ids(12, 2), t(12, 2), t(6, 16, 9), t(6, 18, 8), "clamped_swiglu", t(6, 16), t(6, 18),
+        [1.7, 0.8], note="gates between",
     ),
 )  # fmt: skip
 

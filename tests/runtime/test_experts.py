@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,12 +19,26 @@ from torch.utils.flop_counter import FlopCounterMode
 from autopar.capture import capture
 from autopar.capture.saved import saved
 from autopar.compile.outputs import with_outputs
+from autopar.cost.operators import DISPATCH_CALLS, operator_seconds
+from autopar.cost.prices import Prices
+from autopar.ir.graph import Graph, Node
 from autopar.ir.mesh import Mesh
-from autopar.ops.experts import _gradients, _mixture, routed_experts
-from autopar.rules import backward_flops, flops
+from autopar.ir.placement import S
+from autopar.ops.experts import _Experts, _gradients, _mixture, routed_experts
+from autopar.plans.decisions import OpSharding
+from autopar.render.text.rules import rule_report
+from autopar.rules import backward_flops, candidates, flops, rule_of
+from autopar.rules.prove import WrongError
+from autopar.rules.report import report
+from autopar.runtime._torch import TorchDispatchMode
+from autopar.runtime.axes import Axis
+from autopar.runtime.dispatch import expert_dispatch
 from autopar.sharding.compile import Compilation, Settings, compile_graph
 from cost_models.hardware import load
 from tests.architectures.experts import example_decoder, mixtral, mixtral_batched, mixtral_looped
+from tests.rules.building import build
+from tests.rules.examples_of_places import EXPERTS
+from tests.rules.prove import check, reference, with_rule
 
 WAYS = ("eager", "batched_mm", "grouped_mm")
 
@@ -66,11 +85,11 @@ def test_prices_count_what_is_done() -> None:
     x, _, weights, up, down = (torch.randn(t.shape) for t in tensors)
     chosen = torch.randint(0, up.shape[0], tensors[1].shape)
     with FlopCounterMode(display=False) as forward:
-        _, before = _mixture._init_fn(x, chosen, weights, up, down, "silu")
+        _, before = _mixture._init_fn(x, chosen, weights, up, down, "silu", None, None, [])
     assert forward.get_total_flops() == flops(node, graph)
     behind = torch.randn(x.shape[0], down.shape[1])
     with FlopCounterMode(display=False) as backward:
-        _gradients._init_fn(behind, x, chosen, weights, up, down, before, "silu")
+        _gradients._init_fn(behind, x, chosen, weights, up, down, before, "silu", None, None, [])
     assert backward.get_total_flops() == backward_flops(node, graph)
 
 
@@ -102,6 +121,137 @@ def test_gradients_are_those_of_ones_own_choices() -> None:
     wanted = torch.autograd.grad(all_of_them, trained, behind)
     for got, want in zip(torch.autograd.grad(mine, trained, behind), wanted, strict=True):
         torch.testing.assert_close(got, want)
+
+
+def routed(note: str = "") -> tuple[Graph, Node]:
+    """An example call of the operator."""
+    return build(next(example for example in EXPERTS if example.note == note))
+
+
+def dispatched(graph: Graph, node: Node, mesh: Mesh) -> list[OpSharding]:
+    """The candidates by which tokens travel."""
+    every = candidates(graph, mesh, local_inputs=True)[node.name]
+    return [option for option in every if option.variant == "expert_dispatch"]
+
+
+def test_tokens_travel_on_an_axis_that_splits_both() -> None:
+    """Tokens may be split on the other axis too, experts are not; each rank has one block of them."""
+    graph, node = routed("biases")
+    found = dispatched(graph, node, Mesh.of(2, 3))
+    for option in found:
+        axis = option.variants.index("expert_dispatch")
+        x, chosen, weights, *matrices = (form[axis] for form in option.inputs)
+        tokens = {x, chosen, weights, option.outputs[0][axis]}
+        assert all(isinstance(kind, S) and kind.dim == 0 for kind in tokens)
+        assert set(matrices) == {S(0)}
+        others = [form[1 - axis] for form in option.inputs[3:]]
+        assert not any(isinstance(kind, S) and kind.dim == 0 for kind in others)
+    assert any(option.inputs[0].types == (S(0), S(0, 2)) for option in found)
+
+
+def test_a_wrong_pair_is_refuted() -> None:
+    """Parts of experts are not experts: what the proof compares are the results."""
+    graph, node = routed()
+    wrong = replace(rule_of(node, graph), pairs={"expert_dispatch": ("n", "f")})
+    with with_rule(wrong):
+        options = dispatched(graph, node, Mesh.of(2))
+    assert options
+    whole = reference(graph, node)
+    for option in options:
+        with pytest.raises(WrongError):
+            check(whole, option, Mesh.of(2))
+
+
+def test_ranks_wait_for_the_experts_that_are_chosen_most() -> None:
+    """Compute of experts that are split takes longer by the profile's share, nothing else does."""
+    graph, node = routed()
+    even, mesh = load("h100"), Mesh.of(2)
+    uneven = replace(even, device=replace(even.device, expert_imbalance=0.25))
+    for option in candidates(graph, mesh, local_inputs=True)[node.name]:
+        one, two = (operator_seconds(node, option, graph, Prices(mesh, h)) for h in (even, uneven))
+        longer = 1.25 if option.variant else 1.0
+        assert two.forward_s == pytest.approx(longer * one.forward_s)
+        assert two.backward_s == pytest.approx(longer * one.backward_s)
+        assert two.collectives_s == one.collectives_s
+
+
+class Calls(TorchDispatchMode):
+    """Counts operator calls, without those of collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("experts", [2, 8])
+def test_calls_of_a_dispatch_are_counted(experts: int) -> None:
+    """What it calls more than the operator does is priced; a rank alone sends rows to itself."""
+    x, weights = torch.randn(64, 16, requires_grad=True), torch.rand(64, 2, requires_grad=True)
+    chosen = torch.randint(0, experts, (64, 2))
+    up = torch.randn(experts, 16, 16, requires_grad=True)
+    down = torch.randn(experts, 16, 8, requires_grad=True)
+
+    def called(run: Callable[..., torch.Tensor]) -> tuple[int, int]:
+        with Calls() as forward:
+            made = run(x, chosen, weights, up, down, "silu").sum()
+        with Calls() as backward:
+            made.backward()
+        return forward.count, backward.count
+
+    def sends(made: torch.Tensor, given: torch.Tensor, *_: Any, group: Any) -> None:
+        made.data = given
+
+    kernels = {"_mixture": _mixture._init_fn, "_gradients": _gradients._init_fn}
+    with mock.patch.multiple("autopar.ops.experts", **kernels):
+        here = called(lambda *inputs: _Experts.apply(*inputs, None, None, ()))
+    with mock.patch.object(torch.distributed, "all_to_all_single", sends):
+        axis: Any = Axis("x", None, 0, 1)  # type: ignore[arg-type]
+        there = called(partial(expert_dispatch, axis=axis))
+    assert tuple(b - a for a, b in zip(here, there, strict=True)) == DISPATCH_CALLS
+
+
+def test_a_pair_is_reported() -> None:
+    """A person who asks for the rule reads what may be split together, and that it was not tried."""
+    text = rule_report(report(*routed("biases")))
+    assert "n e     may be split on one axis together; by expert_dispatch" in text
+    assert "splitting n and e: needs expert_dispatch, which communicates" in text
+
+
+def gpt_oss() -> tuple[nn.Module, list[torch.Tensor]]:
+    """Six experts as the library builds them, and what they are called with; most gates are clamped."""
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        hidden_size=16, intermediate_size=24, num_local_experts=6, swiglu_limit=0.5
+    )
+    config._experts_implementation = "eager"
+    experts = GptOssExperts(config)
+    for parameter in experts.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    chosen = torch.stack([torch.randperm(4)[:2] for _ in range(20)])
+    weights = torch.rand(20, 2, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(20, 16, dtype=torch.float64, requires_grad=True)
+    return experts.double(), [x, chosen, weights]
+
+
+def test_equals_gpt_oss() -> None:
+    """Biases, alternating columns, clamped gates; in double precision, with every gradient."""
+    experts, (x, chosen, weights) = gpt_oss()
+    trained, fed = [x, weights, *experts.parameters()], torch.randn(20, 16, dtype=torch.float64)
+    theirs = experts(x, chosen, weights)
+    wanted = torch.autograd.grad(theirs, trained, fed)
+    up, down = experts.gate_up_proj.transpose(1, 2), experts.down_proj.transpose(1, 2)
+    biases = experts.gate_up_proj_bias, experts.down_proj_bias
+    constants = experts.alpha, experts.limit
+    ours = routed_experts(x, chosen, weights, up, down, "clamped_swiglu", *biases, constants)
+    torch.testing.assert_close(ours, theirs)
+    for got, want in zip(torch.autograd.grad(ours, trained, fed), wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.thorough
@@ -140,7 +290,7 @@ def test_experts_of_fixed_capacity_shard_by_themselves() -> None:
 
 @pytest.mark.thorough
 def test_experts_of_mixtral_shard_by_themselves() -> None:
-    """As the library builds it: each rank does the rows of its own experts, and they add up."""
+    """As the library builds it: tokens are split by batch, and their rows go to their experts' ranks."""
     config = transformers.MixtralConfig(
         hidden_size=1024, intermediate_size=8192, num_hidden_layers=1, num_local_experts=8,
         num_attention_heads=16, num_key_value_heads=8, vocab_size=512,
@@ -150,7 +300,7 @@ def test_experts_of_mixtral_shard_by_themselves() -> None:
         model = transformers.MixtralForCausalLM(config).train()
     made = planned(model, 32, 512)
     assert re.search(
-        r"expert_parallel\(.*, 'silu', axis=self\.mesh\.x\) +# \[16384, 1024\] P@x", made.source
+        r"expert_dispatch\(.*, 'silu', axis=self\.mesh\.x\) +# \[16384/x, 1024\]", made.source
     )
     experts = [p for p in made.plan.parameters if "experts" in p.name]
     assert experts and all(str(p.stored) == "[S(0)]" for p in experts)

@@ -133,6 +133,14 @@ CASES = {
     "attention": Case(ROWS, _attention, _attending(8), (2, None, None), 2),
     "attention of odd rows": Case(ROWS, _attention, _attending(10, 2), (2, None, None), 2),
     "attention of single rows": Case(ROWS, _attention, _attending(2, 1), (2, None, None), 2),
+    **{
+        f"dispatch{name}": Case(
+            "expert_dispatch", routed_experts, _routed(tokens, gated), (0,) * 5, 0, (activation,)
+        )
+        for name, tokens, gated, activation in (
+            ("", 10, 2, "silu"), (", no gates", 10, 1, "gelu"), (" of none", 0, 1, "relu"),
+        )
+    },
     "experts of none": Case(
         "expert_parallel", routed_experts, _routed(0, 1), SPLIT_EXPERTS, "sum", ("relu",)
     ),

@@ -101,7 +101,7 @@ class Piece:
             shardings = {choice.node: choice.sharding for choice in chosen.choices}
             outline = self._outline(cut, mode)
             mesh = self._prices.mesh
-            saved = divided(cut.saved, shardings, mesh)
+            saved = divided(cut.saved, piece, shardings, mesh)
             keeps = SavedTensors(piece, shardings, outline.conversions, mesh, saved, outline.again)
             self._counted[key] = issued(piece, chosen.choices, keeps, self._prices, self._precision)
         return self._counted[key]

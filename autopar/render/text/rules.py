@@ -36,6 +36,8 @@ def rule_report(report: Report) -> str:
     if found.source != "none":
         lines.append(f"  rule    {found.rule}")
         lines += [f"  {factor:6}  {text}" for factor, text in factor_words(found)]
+        for variant, (one, two) in found.pairs.items():
+            lines.append(f"  {one} {two:4}  may be split on one axis together; by {variant}")
         for group in found.linear:
             named = " and ".join(map(str, sorted(group)))
             lines.append(f"  linear  a sum over devices passes through operand {named}")

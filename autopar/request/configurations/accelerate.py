@@ -17,6 +17,7 @@ from autopar.request.configurations.exchanged import (
     flattened,
     hosts_of,
     left_out,
+    said_of_experts,
     whole,
 )
 from autopar.utils.messages import argument
@@ -197,6 +198,7 @@ def write(configuration: Configuration, host: int) -> Written:
         f"The program says the batch: {c.microbatch} samples on each rank in a microbatch, and "
         f"Accelerator(gradient_accumulation_steps={c.accumulation})."
     )
+    said += said_of_experts(c, "Accelerate")
     if c.pp > 1 or (c.tp > 1 and c.zero < 3):
         content |= _written_megatron(c, said)
     elif c.zero == 0 and c.tp == 1:

@@ -14,6 +14,7 @@ from autopar.request.configurations.exchanged import (
     flattened,
     left_out,
     optimizer_of,
+    said_of_experts,
     said_of_optimizer,
     whole,
 )
@@ -129,6 +130,7 @@ def write(configuration: Configuration, host: int) -> Written:
     if c.tp > 1 and zero == 3:
         zero = 2
         said.append("DeepSpeed's tensor parallelism runs with ZeRO-2 at most.")
+    said += said_of_experts(c, "DeepSpeed")
     if c.sequence_parallel:
         said.append("DeepSpeed's tensor parallelism does not split activations along the sequence.")
     if c.recompute != "none":

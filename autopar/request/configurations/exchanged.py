@@ -100,3 +100,12 @@ def said_of_optimizer(optimizer: str | None) -> Iterator[str]:
         yield "AdamW is one fused kernel there."
     elif optimizer is not None and not optimizer.startswith(("AdamW", "SGD")):
         yield f"The optimizer {optimizer} is left out."
+
+
+def said_of_experts(configuration: Configuration, tool: str) -> Iterator[str]:
+    """Yield what the file of a tool without a key for expert parallelism does not express."""
+    if configuration.ep > 1:
+        yield (
+            f"{tool}'s file does not divide experts among {configuration.ep} ranks; the model's code "
+            "does, or every data-parallel rank has all of them."
+        )

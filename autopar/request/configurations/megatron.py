@@ -263,6 +263,7 @@ def write(configuration: Configuration, host: int) -> Written:
     ]
     lines += [f"--context-parallel-size {c.cp}"] if c.cp > 1 else []
     lines += _written_stages(c, said)
+    lines += [f"--expert-model-parallel-size {c.ep}"] if c.ep > 1 else []
     lines += ["--sequence-parallel"] if c.sequence_parallel else []
     lines += _written_zero(c, said)
     lines += _written_recompute(c, said)

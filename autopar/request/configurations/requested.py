@@ -1,8 +1,8 @@
 """Turns a configuration into a request: mesh, preset, pipeline and recomputation.
 
 Tensor-parallel ranks are neighbours, context-parallel and then data-parallel ranks are further apart,
-and stages are furthest, as in Megatron-LM (Narayanan et al. 2021, section 3.2).  Each mesh axis has the
-preset of its parallelism.
+those among which experts are divided nearer than the others, and stages are furthest, as in Megatron-LM
+(Narayanan et al. 2021, section 3.2).  Each mesh axis has the preset of its parallelism.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from autopar.request.pipeline import Pipeline
 from autopar.request.presets import BESIDE
 from autopar.utils.messages import argument
 
-STAGE, REPLICA, DATA, CONTEXT, TENSOR = "stage", "replica", "data", "context", "tensor"
+STAGE, REPLICA, DATA, EXPERT = "stage", "replica", "data", "expert"
+CONTEXT, TENSOR = "context", "tensor"
 BY_ZERO = ("ddp", "zero2", "zero2", "fsdp")
 """The preset of a data axis, by the stage of ZeRO.  ZeRO-1 and ZeRO-2 differ in when gradients are
 reduced, which is once a step here."""
@@ -29,6 +30,8 @@ NAMED: dict[tuple[str, ...], str] = {
     ("zero2", "megatron"): "zero2_megatron", ("zero2", "megatron_sp"): "zero2_megatron_sp",
     ("fsdp", "megatron"): "fsdp_megatron", ("ddp", "fsdp"): "hsdp",
     **{pair: pair[1] for pair in zip(BY_ZERO, ALONG, strict=True)},
+    ("ddp", "experts"): "experts", ("zero2", "zero2_experts"): "zero2_experts",
+    ("fsdp", "fsdp_experts"): "fsdp_experts",
 }  # fmt: skip
 """Presets that are one for each of two axes."""
 
@@ -51,7 +54,7 @@ def requested(configuration: Configuration) -> Requested:
     runs.
     """
     c = configuration
-    _refuse_experts(c)
+    _refuse_replicas_of_experts(c)
     axes = tuple(axis for axis in _axes(c) if axis[1] > 1) or ((DATA, 1, ""),)
     of_stage = Mesh.of(*(size for _, size, _ in axes), names=tuple(name for name, _, _ in axes))
     presets = tuple(preset for _, _, preset in axes)
@@ -71,7 +74,8 @@ def _axes(c: Configuration) -> Iterator[tuple[str, int, str]]:
     """Yield the name, size and preset of each mesh axis of a stage."""
     assert c.dp is not None
     yield REPLICA, c.replicas, "ddp"
-    yield DATA, c.dp // c.replicas, BY_ZERO[c.zero]
+    yield DATA, c.dp // (c.replicas * c.ep), BY_ZERO[c.zero]
+    yield EXPERT, c.ep, f"{BY_ZERO[c.zero]}_experts".removeprefix("ddp_")
     yield CONTEXT, c.cp, ALONG[c.zero]
     yield TENSOR, c.tp, "megatron_sp" if c.sequence_parallel else "megatron"
 
@@ -99,12 +103,12 @@ def _pipeline(c: Configuration, of_stage: Mesh) -> Pipeline:
     )
 
 
-def _refuse_experts(c: Configuration) -> None:
-    if c.ep > 1:
+def _refuse_replicas_of_experts(c: Configuration) -> None:
+    assert c.dp is not None
+    if c.dp % (c.replicas * c.ep):
         raise InputError(
-            f"autopar does not send tokens to the ranks of their experts ({argument('ep', c.ep)}). "
-            f"The closest that it runs is {argument('ep', 1)}, in which data-parallel ranks have all "
-            f"experts, sharded at rest with {argument('zero', 3)}; tensor-parallel ranks divide them."
+            f"{argument('replicas', c.replicas)} and {argument('ep', c.ep)}: each replica has "
+            f"{c.dp // c.replicas} data-parallel ranks, which {argument('ep', c.ep)} does not divide."
         )
 
 

@@ -271,6 +271,8 @@ def _written_ranks(c: Configuration, said: list[str]) -> Iterator[str]:
         said.append("torchtitan's tensor parallelism always splits activations along the sequence.")
     yield f"pipeline_parallel_degree = {c.pp}"
     yield f"context_parallel_degree = {c.cp}"
+    if c.ep > 1:
+        yield f"expert_parallel_degree = {c.ep}"
 
 
 def _written_stages(c: Configuration, said: list[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from autopar.request.constraints import Constraint
 from autopar.request.planning import Planning
 from autopar.sharding.sharding_problem import Compilation
 from tests import models
+from tests.mixtures import MIXTURES
 
 FSDP, SEQUENCE = "data parallel (FSDP, regathered)", "_sp"
 EXPECTED = {
@@ -31,6 +33,9 @@ EXPECTED = {
     "ulysses": (FSDP, "sequence parallel (FSDP, regathered)"),
     "zero2_megatron": ("data parallel (ZeRO)", "tensor parallel"),
     "zero2_megatron_sp": ("data parallel (ZeRO)", "tensor + sequence parallel"),
+    "experts": ("data parallel", "data parallel"),
+    "zero2_experts": ("data parallel (ZeRO)", "data parallel (ZeRO)"),
+    "fsdp_experts": (FSDP, FSDP),
 }
 ALONG = "context_parallel", "zero2_context_parallel", "ddp_context_parallel", "ulysses"
 """Presets that split the sequence, and not the weights where they are used."""
@@ -76,6 +81,15 @@ def test_merged_dims_and_tied_weights(name: str, preset: str) -> None:
     """GPT-2 computes on batch x sequence as one dim, and its embedding is its head."""
     made = under(name, preset)
     assert words(made.plan, made.graph) == EXPECTED[preset]
+
+
+def test_experts() -> None:
+    """Most of the work is in the experts, to which tokens travel along the last axis."""
+    model, inputs, _ = MIXTURES["mixtral"]()
+    made = compile_model(model, (2, 2), inputs, hardware="h100", preset="fsdp_experts")
+    data, experts = words(made.plan, made.graph)
+    assert data == FSDP
+    assert re.fullmatch(rf"(6|7|8)\d% expert parallel, \d+% {re.escape(FSDP)}", experts)
 
 
 def constrained(pairs: dict[str, str], shape: tuple[int, ...] = (2,)) -> tuple[str, ...]:
