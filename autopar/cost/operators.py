@@ -13,6 +13,7 @@ from autopar.ir.placement import Sharding
 from autopar.memory.shards import VIEWS, local_nbytes, split
 from autopar.plans.decisions import OpSharding
 from autopar.rules import backward_flops, flops, local_call, variant_traffic
+from autopar.rules.variants import ALONG_SEQUENCE, RING
 from cost_models.measured import Answer, Call, Source, Work
 
 MIXTURE_CALLS = (30, 18), (60, 20)
@@ -20,6 +21,9 @@ MIXTURE_CALLS = (30, 18), (60, 20)
 products, as (fixed, per expert).  Measured with two to sixteen experts on 64 to 512 tokens."""
 MIXTURE_PASSES = (4, 4), (8, 15)
 """Forward and backward of a mixture: passes over rows of (token width, width of the first product)."""
+SEQUENCE_CALLS = (8, 12), (8, 16)
+"""Forward and backward of attention of a split sequence: operator calls as (fixed, per block of keys),
+counted in `autopar/runtime/ring_attention.py` for rows that see all of a block."""
 PRODUCTS = frozenset(["linear", "mm", "bmm", "matmul", "addmm", "baddbmm"])
 """Matrix products, whose efficiency varies with their dims."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
@@ -148,7 +152,16 @@ def _timed_as(node: Node, graph: Graph) -> str:
 
 
 def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[int, int]:
-    """Return the torch operator calls of both passes: a mixture loops over its local experts."""
+    """Return the torch operator calls of both passes.
+
+    A mixture loops over its local experts, and attention of a split sequence over halves of its rows; in
+    a ring also over the ranks.
+    """
+    if sharding.variant in ALONG_SEQUENCE:
+        axis = sharding.variants.index(sharding.variant)
+        steps = mesh.sizes[axis] if sharding.variant == RING else 1
+        forward, backward = (once + each * steps for once, each in SEQUENCE_CALLS)
+        return forward, backward
     if short(node.op) != "routed_experts":
         return 1, 1
     down, form = graph.tensors[node.operands[4]], sharding.inputs[4]

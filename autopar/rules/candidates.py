@@ -85,6 +85,9 @@ def _options(
             yield Option(partial=partial)
     for factor, position in splits_of(node, instance, graph, where):
         yield Option(factor=factor, position=position)
+        for name, factors in instance.joined.items():
+            if factors[0] == factor:
+                yield Option(factor=name, position=position)
 
 
 def combine(

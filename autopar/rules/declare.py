@@ -19,7 +19,8 @@ from autopar.rules.text import Rule, Term, expand, parse_rule
 class Declared:
     """The rule declared for one node: text, linear operand sets, sizes, variants.
 
-    `least` is the minimum local size of a split dim.
+    `least` is the minimum local size of a split dim.  `joined` are sets of factors that an axis may
+    split at once, by names that `variants` has: the first is the one whose positions are taken.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Declared:
     sizes: Mapping[str, int] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,10 @@ def instance(
         )
     expanded = expand(parsed, ranks)
     sizes = bind(expanded, node, operands, declared.sizes)
-    return Instance(expanded, sizes, declared.linear, declared.variants, declared.least, source)
+    sizes |= {name: sizes[factors[0]] for name, factors in declared.joined.items()}
+    return Instance(
+        expanded, sizes, declared.linear, declared.variants, declared.least, source, declared.joined
+    )
 
 
 def _whole(key: _Key) -> Instance:

@@ -22,7 +22,7 @@ class Instance:
 
     `linear` lists sets of operands in which the operator is jointly linear.  `variants` maps a factor
     to the local implementation that its shards need to be correct.  `least` is the minimum local size
-    of a split dim.
+    of a split dim.  `joined` are sets of factors that are split at once, by name.
     """
 
     rule: Rule
@@ -31,6 +31,7 @@ class Instance:
     variants: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
     source: Source = "declared"
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def declared(self) -> bool:
@@ -50,9 +51,10 @@ class Instance:
     def shard(self, term: Term, factor: str, position: int) -> S | None:
         """Return a tensor's shard if `factor` is split within `position` blocks; None without it."""
         for dim, factors in enumerate(term.dims):
-            if factor in factors:
-                before = factors[: factors.index(factor)]
-                return S(dim, math.prod(self.sizes[f] for f in before) * position)
+            for each in self.joined.get(factor, (factor,)):
+                if each in factors:
+                    before = factors[: factors.index(each)]
+                    return S(dim, math.prod(self.sizes[f] for f in before) * position)
         return None
 
     def factor_at(self, term: Term, shard: S) -> tuple[str, int] | None:

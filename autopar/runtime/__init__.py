@@ -18,6 +18,7 @@ from autopar.runtime.variants import (
     cross_entropy_sum,
     expert_parallel,
     padded_embedding,
+    ring_attention,
     routed_experts,
     sequence_parallel_attention,
     strided,
@@ -29,8 +30,8 @@ from autopar.runtime.variants import (
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather_together", "batch_norm", "count_valid",
     "cross_entropy_sum", "expert_parallel", "padded_embedding", "per_shard", "replicate_together",
-    "routed_experts", "sequence_parallel_attention", "start_gather", "strided", "sync_batch_norm",
-    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "ring_attention", "routed_experts", "sequence_parallel_attention", "start_gather", "strided",
+    "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip
 
 
