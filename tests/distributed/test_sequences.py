@@ -15,7 +15,7 @@ from tests.pool import Pool
 
 MODELS, LAYERS = ("deep.gpt2", "deep.llama"), 4
 """The second has fewer heads of keys and values than of queries."""
-ROWS = "sequence_parallel_attention"
+ROWS, RING = "sequence_parallel_attention", "ring_attention"
 
 
 def checked(pool: Pool, work: parity.Work) -> Plan:
@@ -60,7 +60,7 @@ def test_a_sequence_on_one_axis(pool: Pool, name: str, ranks: int) -> None:
 def test_keys_and_values_pass_around_a_ring(pool: Pool, name: str, ranks: int) -> None:
     """No activation is ever whole."""
     plan = checked(pool, parity.preset_work(name, (ranks,), "ring_attention"))
-    assert computed_by(plan) == ["ring_attention"] * LAYERS
+    assert computed_by(plan) == [RING] * LAYERS
     assert not gathered(name, plan)
 
 
@@ -98,10 +98,10 @@ BESIDE = [("S(2), else R", "S(1)"), ("S(1)", "S(2), else R"), ("S(2), else R", "
 @pytest.mark.parametrize(("outer", "inner"), daily(BESIDE, BESIDE[:1]))
 @pytest.mark.parametrize("name", daily(MODELS, MODELS[1:]))
 def test_rows_beside_heads_and_samples(pool: Pool, name: str, outer: str, inner: str) -> None:
-    """Between activations split otherwise, they are exchanged for heads (Ulysses) or gathered."""
+    """Between activations that are split otherwise."""
     asked = {"*scaled_dot_product_attention": {"x": outer, "y": inner}}
     plan = checked(pool, parity.constrained_work(name, (2, 2), asked))
-    assert computed_by(plan) == [ROWS] * LAYERS
+    assert len(computed_by(plan)) == LAYERS and set(computed_by(plan)) <= {ROWS, RING}
 
 
 MODES = ["none", "selective", "full"]
