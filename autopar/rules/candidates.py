@@ -125,7 +125,7 @@ def combine(
 def _divides(instance: Instance, picks: tuple[Option, ...], mesh: Mesh) -> bool:
     """Whether the splits divide their factors; also those that are no dim of any tensor (groups)."""
     return all(
-        instance.sizes[pick.factor] % (pick.position * size) == 0
+        instance.divides(pick.factor, pick.position * size)
         for pick, size in zip(picks, mesh.sizes, strict=True)
         if pick.factor
     )

@@ -180,7 +180,6 @@ def instance(
         )
     expanded = expand(parsed, ranks)
     sizes = bind(expanded, node, operands, declared.sizes)
-    sizes |= {name: sizes[factors[0]] for name, factors in declared.joined.items()}
     return Instance(
         expanded, sizes, declared.linear, declared.variants, declared.least, source, declared.joined
     )

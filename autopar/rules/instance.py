@@ -48,6 +48,10 @@ class Instance:
             f for f in dict.fromkeys(every) if f not in self.rule.whole and self.sizes[f] > 1
         )
 
+    def divides(self, factor: str, parts: int) -> bool:
+        """Whether a factor, or each that is split at once with it, has a multiple of `parts` entries."""
+        return all(self.sizes[each] % parts == 0 for each in self.joined.get(factor, (factor,)))
+
     def shard(self, term: Term, factor: str, position: int) -> S | None:
         """Return a tensor's shard if `factor` is split within `position` blocks; None without it."""
         for dim, factors in enumerate(term.dims):

@@ -49,7 +49,7 @@ def ring_attention(
     query [b, h, s / ranks, d], key [b, a, s / ranks, d] and value [b, a, s / ranks, e].  Returns
     [b, h, s / ranks, e].  Raises `TypeError` for numbers that are not floating-point.
     """
-    scale = checked_scale(query, key, value, scale)
+    scale = checked_scale(query, key, value, scale, 1)
     made: torch.Tensor = _Ring.apply(query, key, value, scale, axis)
     return made
 

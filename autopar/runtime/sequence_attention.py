@@ -40,22 +40,35 @@ def sequence_parallel_attention(
     query [b, h, s / ranks, d]; key [b or 1, a, s, d] and value [b or 1, a, s, e] are whole.  Returns
     [b, h, s / ranks, e].  Raises `TypeError` for numbers that are not floating-point.
     """
-    scale = checked_scale(query, key, value, scale)
+    scale = checked_scale(query, key, value, scale, axis.size)
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
     made: torch.Tensor = _Attention.apply(query, key, value, scale, axis)
     return made
 
 
 def checked_scale(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, blocks: int
 ) -> float:
-    """Return the factor of the scores; raise `TypeError` for dtypes that attention does not take."""
+    """Return the factor of the scores.
+
+    Raise `TypeError` for dtypes that attention does not take, and `ValueError` unless keys and values
+    have `blocks` times the rows of the queries: kernels on CPUs crash on some wrong shapes.
+    """
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise TypeError(
             f"Attention has queries of {query.dtype}, keys of {key.dtype} and values of {value.dtype}; "
             "F.scaled_dot_product_attention takes floating-point numbers of one dtype. Cast them before."
         )
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    samples, heads, rows, width = query.shape
+    shapes = [[*x.shape] for x in (query, key, value)]
+    fits = key.shape[:3] == value.shape[:3] and key.shape[2:] == (rows * blocks, width)
+    if not fits or key.shape[0] not in (1, samples) or not rows or heads % key.shape[1]:
+        raise ValueError(
+            f"Attention of a split sequence has queries, keys and values of shapes {shapes}; it takes "
+            f"[{samples}, heads, {rows}, {width}] with {rows * blocks} keys and values of as many "
+            "heads, or of a divisor."
+        )
+    return 1 / math.sqrt(width) if scale is None else scale
 
 
 class _Attention(torch.autograd.Function):
