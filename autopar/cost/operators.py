@@ -13,6 +13,7 @@ from autopar.ir.placement import Sharding
 from autopar.memory.shards import VIEWS, local_nbytes, split
 from autopar.plans.decisions import OpSharding
 from autopar.rules import backward_flops, flops, local_call, variant_traffic
+from autopar.rules.variants import ALONG_SEQUENCE, RING
 from cost_models.measured import Answer, Call, Source, Work
 
 MIXTURE_CALLS = (30, 18), (60, 20)
@@ -25,6 +26,9 @@ DISPATCH, DISPATCH_CALLS, DISPATCH_PASSES = "expert_dispatch", (16, 10), (4, 2)
 width, more than those above.  Counted; rows that arrive are ordered, and those that leave."""
 APART = frozenset(["expert_parallel", DISPATCH])
 """Local implementations whose ranks have experts of their own: all ranks wait for the most chosen."""
+SEQUENCE_CALLS = (8, 12), (8, 16)
+"""Forward and backward of attention of a split sequence: operator calls as (fixed, per block of keys),
+estimated from `autopar/runtime/ring_attention.py` for rows that see all of a block."""
 PRODUCTS = frozenset(["linear", "mm", "bmm", "matmul", "addmm", "baddbmm"])
 """Matrix products, whose efficiency varies with their dims."""
 LOOKUPS = frozenset(["embedding", "index_select", "gather"])
@@ -154,7 +158,16 @@ def _timed_as(node: Node, graph: Graph) -> str:
 
 
 def _calls(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> tuple[int, int]:
-    """Return the torch operator calls of both passes: a mixture loops over its local experts."""
+    """Return the torch operator calls of both passes.
+
+    A mixture loops over its local experts, and attention of a split sequence over halves of its rows; in
+    a ring also over the ranks.
+    """
+    if sharding.variant in ALONG_SEQUENCE:
+        axis = sharding.variants.index(sharding.variant)
+        steps = mesh.sizes[axis] if sharding.variant == RING else 1
+        forward, backward = (once + each * steps for once, each in SEQUENCE_CALLS)
+        return forward, backward
     if short(node.op) != "routed_experts":
         return 1, 1
     down, form = graph.tensors[node.operands[4]], sharding.inputs[4]

@@ -171,12 +171,15 @@ def _attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[
     return writer.call("F.scaled_dot_product_attention", args[:3], used)
 
 
-def _row_attention(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+def _row_attention(name: str) -> Special:
     """Write attention of a rank's rows, which is always causal and without a mask or dropout."""
-    used = tuple(
-        (k, v) for k, v in kwargs if k in ("scale", "enable_gqa") and v not in (None, False)
-    )
-    return writer.call("sequence_parallel_attention", args[:3], used)
+
+    def write(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
+        named = ("scale", "enable_gqa")
+        used = tuple((k, v) for k, v in kwargs if k in named and v not in (None, False))
+        return writer.call(name, args[:3], used)
+
+    return write
 
 
 def _dropout(writer: _Writer, args: tuple[Arg, ...], kwargs: Kwargs) -> tuple[Part, ...]:
@@ -250,7 +253,8 @@ _SPECIAL: dict[str, Special] = {
     "aten.softmax.int": _softmax("softmax"),
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten.scaled_dot_product_attention.default": _attention,
-    "autopar.sequence_parallel_attention": _row_attention,
+    "autopar.sequence_parallel_attention": _row_attention("sequence_parallel_attention"),
+    "autopar.ring_attention": _row_attention("ring_attention"),
     "aten.dropout.default": _dropout,
     "aten.elu.default": _elu,
     "aten.layer_norm.default": _norm("layer_norm"),
@@ -268,6 +272,7 @@ _SPECIAL: dict[str, Special] = {
 _BY_PLACE = {
     "aten.embedding.default": 2, "aten.index.Tensor": 2, "aten.softmax.int": 2,
     "aten.log_softmax.int": 2, "aten.scaled_dot_product_attention.default": 3,
-    "autopar.sequence_parallel_attention": 3, "aten.mse_loss.default": 2, "aten.l1_loss.default": 2,
+    "autopar.sequence_parallel_attention": 3, "autopar.ring_attention": 3,
+    "aten.mse_loss.default": 2, "aten.l1_loss.default": 2,
 }  # fmt: skip
 """Number of arguments that a writer in `_SPECIAL` reads by position."""

@@ -27,7 +27,7 @@ from autopar.request.configurations.configuration import Configuration, Recomput
 from autopar.request.configurations.exchanged import Read
 from autopar.request.layers import Layers
 from autopar.request.options import Precision
-from autopar.rules.variants import ATTENTION
+from autopar.rules.variants import ALONG_SEQUENCE
 
 SEQUENCE = "megatron_sp"
 """Part of the names of presets with sequence parallelism."""
@@ -315,6 +315,6 @@ def _axis(plans: Sequence[Plan], place: int) -> _Axis:
         total["stored"] / whole,
         total["leaf"] / whole,
         total["kept"] / (total["leaf"] or 1),
-        any(choice.sharding.variants[place] == ATTENTION for p in plans for choice in p.choices),
+        any(c.sharding.variants[place] in ALONG_SEQUENCE for p in plans for c in p.choices),
         has_experts,
     )

@@ -19,7 +19,7 @@ from autopar.memory.saved_tensors import moves_nothing
 from autopar.memory.shards import extra_nbytes, split
 from autopar.plans.decisions import Conversion, OpSharding
 from autopar.rules import on_shards, variant_memory
-from autopar.rules.variants import ATTENTION
+from autopar.rules.variants import ALONG_SEQUENCE
 
 
 def of_rank(
@@ -41,7 +41,7 @@ def of_rank(
     every = {**divided(left, graph, shardings, mesh), **asked}
     kind = saved.kind if isinstance(saved, Kept) else ""
     for name, sharding in shardings.items():
-        if sharding.variant == ATTENTION and name in every:
+        if sharding.variant in ALONG_SEQUENCE and name in every:
             every[name] = of_rows(every[name], graph.node[name], sharding, graph, mesh, kind)
     return every
 
@@ -80,7 +80,7 @@ def _calls(
     """Yield the local calls of the operators that are applied to shards unchanged."""
     for node in graph.nodes:
         sharding = shardings[node.name]
-        found = on_shards(node, sharding, graph, mesh, alike=ATTENTION)
+        found = on_shards(node, sharding, graph, mesh, alike=ALONG_SEQUENCE)
         if found is not None:
             forms = zip(node.operands, sharding.inputs, strict=True)
             yield Call(*found, graph.reached, frozenset(form[0] for form in forms if form in anew))

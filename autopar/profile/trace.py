@@ -158,7 +158,9 @@ def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
         if label == CHECKS:
             continue
         late = _within(event.time_range.start, ends)
-        flow = _flow(label, kind, late)
+        # Attention of a split sequence sends to one rank by an all-to-all of unequal parts.
+        is_permute = kind == "all_to_all" and not is_conversion(label)
+        flow = _flow(label, "permute" if is_permute else kind, late)
         made.calls[flow] += 1
         made.collective_s[flow] += seconds
     return made

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -73,14 +73,14 @@ def local_call(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -> Lo
 
 
 def on_shards(
-    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, alike: str = ""
+    node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh, alike: Collection[str] = ()
 ) -> tuple[Node, Mapping[str, Tensor]] | None:
     """Return the node with one rank's arguments, and its operands' shards by name.
 
-    None in the cases of `local_call`, and if one tensor is read in two shardings.  `alike` is a local
-    implementation that does not prevent it.
+    None in the cases of `local_call`, and if one tensor is read in two shardings.  `alike` are local
+    implementations that do not prevent it.
     """
-    if node.is_leaf or sharding.variant not in ("", alike) or _is_padded_lookup(node, graph):
+    if node.is_leaf or sharding.variant not in ("", *alike) or _is_padded_lookup(node, graph):
         return None
     forms = dict(zip(node.operands, sharding.inputs, strict=True))
     if len(set(zip(node.operands, sharding.inputs, strict=True))) > len(forms):

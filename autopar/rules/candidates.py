@@ -96,6 +96,9 @@ def _options(
     splits = splits_of(node, instance, graph, where)
     for factor, position in splits:
         yield Option(factor=factor, position=position)
+        for name, factors in instance.joined.items():
+            if factors[0] == factor:
+                yield Option(factor=name, position=position)
     for variant, (factor, beside) in instance.pairs.items():
         if (beside, 1) in splits:
             places = (position for found, position in splits if found == factor)
@@ -139,7 +142,7 @@ def combine(
 def _divides(instance: Instance, picks: tuple[Option, ...], mesh: Mesh) -> bool:
     """Whether the splits divide their factors; also those that are no dim of any tensor (groups)."""
     return all(
-        instance.sizes[pick.factor] % (pick.position * size) == 0
+        instance.divides(pick.factor, pick.position * size)
         and (not pick.beside or instance.sizes[pick.beside] % size == 0)
         for pick, size in zip(picks, mesh.sizes, strict=True)
         if pick.factor

@@ -19,7 +19,9 @@ from autopar.rules.text import Rule, Term, expand, parse_rule
 class Declared:
     """The rule declared for one node: text, linear operand sets, sizes, variants, pairs.
 
-    `least` is the minimum local size of a split dim; `autopar.rules.instance` explains the others.
+    `least` is the minimum local size of a split dim.  `joined` are sets of factors that an axis may
+    split at once, by names that `variants` has: the first is the one whose positions are taken.
+    `autopar.rules.instance` explains the others.
     """
 
     text: str
@@ -28,6 +30,7 @@ class Declared:
     variants: Mapping[str, str] = field(default_factory=dict)
     least: int = 1
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,14 @@ def instance(
     expanded = expand(parsed, ranks)
     sizes = bind(expanded, node, operands, declared.sizes)
     return Instance(
-        expanded, sizes, declared.linear, declared.variants, declared.least, source, declared.pairs
+        expanded,
+        sizes,
+        declared.linear,
+        declared.variants,
+        declared.least,
+        source,
+        declared.pairs,
+        declared.joined,
     )
 
 

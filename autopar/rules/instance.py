@@ -23,7 +23,7 @@ class Instance:
     `linear` lists sets of operands in which the operator is jointly linear.  `variants` maps a factor
     to the local implementation that its shards need to be correct.  `least` is the minimum local size
     of a split dim.  `pairs` maps a local implementation to two factors that it splits on one axis; no
-    tensor has both.
+    tensor has both.  `joined` are sets of factors that are split at once at one position, by name.
     """
 
     rule: Rule
@@ -33,6 +33,7 @@ class Instance:
     least: int = 1
     source: Source = "declared"
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def declared(self) -> bool:
@@ -49,12 +50,17 @@ class Instance:
             f for f in dict.fromkeys(every) if f not in self.rule.whole and self.sizes[f] > 1
         )
 
+    def divides(self, factor: str, parts: int) -> bool:
+        """Whether a factor, or each that is split at once with it, has a multiple of `parts` entries."""
+        return all(self.sizes[each] % parts == 0 for each in self.joined.get(factor, (factor,)))
+
     def shard(self, term: Term, factor: str, position: int) -> S | None:
         """Return a tensor's shard if `factor` is split within `position` blocks; None without it."""
         for dim, factors in enumerate(term.dims):
-            if factor in factors:
-                before = factors[: factors.index(factor)]
-                return S(dim, math.prod(self.sizes[f] for f in before) * position)
+            for each in self.joined.get(factor, (factor,)):
+                if each in factors:
+                    before = factors[: factors.index(each)]
+                    return S(dim, math.prod(self.sizes[f] for f in before) * position)
         return None
 
     def factor_at(self, term: Term, shard: S) -> tuple[str, int] | None:

@@ -7,13 +7,14 @@ expert_dispatch                tokens and experts are split; rows travel to thei
 sync_batch_norm                the batch is split; the statistics are those of the whole batch
 sequence_parallel_attention    rows of causal attention are split; half of them are exchanged, so that
                                ranks see equally many keys
+ring_attention                 keys and values are split with the rows, and pass from rank to rank
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.errors import RuleError
 from autopar.ir.conversion import Traffic
@@ -22,9 +23,11 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, N, P, Type
 from autopar.plans.decisions import OpSharding
 
-ATTENTION = "sequence_parallel_attention"
+ATTENTION, RING = "sequence_parallel_attention", "ring_attention"
+ALONG_SEQUENCE = (ATTENTION, RING)
+"""Causal attention whose rows are split."""
 CONTIGUOUS = frozenset(
-    {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel", ATTENTION}
+    {"vocab_parallel_embedding", "vocab_parallel_cross_entropy", "expert_parallel", *ALONG_SEQUENCE}
 )
 """Variants that index from a rank's first row, class or expert: correct for contiguous blocks only."""
 COUNT_ITEMSIZE = 8
@@ -171,6 +174,30 @@ def variant_memory(node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh) -
     return Working(rows.inputs + rows.numbers, 2 * max(rows.inputs, rows.results), back)
 
 
+def _ring(
+    axis: int, node: Node, sharding: OpSharding, graph: Graph, mesh: Mesh
+) -> tuple[Traffic, ...]:
+    """The same, while keys and values pass all ranks, and backward their gradients in a wide dtype."""
+    around = _row_attention(axis, node, sharding, graph, mesh)
+    halves = [[p for p in around if p.direction == way] for way in ("forward", "backward")]
+    ranks, itemsize = mesh.sizes[axis], graph.tensors[node.operands[1]].itemsize
+    elements = sum(
+        math.prod(
+            sharding.inputs[place].local_shape(graph.tensors[node.operands[place]].shape, mesh)
+        )
+        for place in (1, 2)
+    )
+    keys = Traffic(axis, "permute", "forward", elements * itemsize)
+    forward = (*halves[0][:1], *[keys] * (ranks - 1), *halves[0][1:])
+    if not node.outputs[0].differentiable:
+        return forward
+    again = replace(keys, direction="backward")
+    sums = replace(again, nbytes=elements * max(itemsize, 4))
+    return (
+        *forward, *halves[1][:1], *[again, sums] * (ranks - 1), sums, *halves[1][1:],
+    )  # fmt: skip
+
+
 _TRAFFIC: Mapping[str, TrafficOf] = {
     "vocab_parallel_embedding": _none,
     "expert_parallel": _none,
@@ -178,4 +205,5 @@ _TRAFFIC: Mapping[str, TrafficOf] = {
     "vocab_parallel_cross_entropy": _cross_entropy,
     "sync_batch_norm": _batch_norm,
     ATTENTION: _row_attention,
+    RING: _ring,
 }

@@ -19,6 +19,7 @@ from autopar.runtime.variants import (
     expert_dispatch,
     expert_parallel,
     padded_embedding,
+    ring_attention,
     routed_experts,
     sequence_parallel_attention,
     strided,
@@ -30,9 +31,9 @@ from autopar.runtime.variants import (
 __all__ = [
     "I", "Module", "N", "P", "R", "S", "all_gather_together", "batch_norm", "count_valid",
     "cross_entropy_sum", "expert_dispatch", "expert_parallel", "padded_embedding", "per_shard",
-    "replicate_together", "routed_experts", "sequence_parallel_attention", "start_gather", "strided",
-    "sync_batch_norm",
-    "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "replicate_together", "ring_attention", "routed_experts", "sequence_parallel_attention",
+    "start_gather", "strided", "sync_batch_norm", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding",
 ]  # fmt: skip
 
 

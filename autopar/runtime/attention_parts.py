@@ -57,11 +57,11 @@ def attend_backward(
 
 
 def merge(one: Part, other: Part) -> Part:
-    """Return the result over the keys of both parts, in the wider of the dtypes that they have."""
+    """Return the result over the keys of both parts, in the dtype of the log-sum-exp."""
     log_sum = torch.logaddexp(one[1], other[1])
     share = (one[1] - other[1]).sigmoid()[..., None]
     made = torch.lerp(other[0].to(log_sum.dtype), one[0].to(log_sum.dtype), share)
-    return made.to(one[0].dtype), log_sum
+    return made, log_sum
 
 
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Scores], Part]

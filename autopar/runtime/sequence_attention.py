@@ -10,7 +10,9 @@ mask is made: a row sees the keys before its block in full, and its own block ca
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -38,15 +40,35 @@ def sequence_parallel_attention(
     query [b, h, s / ranks, d]; key [b or 1, a, s, d] and value [b or 1, a, s, e] are whole.  Returns
     [b, h, s / ranks, e].  Raises `TypeError` for numbers that are not floating-point.
     """
+    scale = checked_scale(query, key, value, scale, axis.size)
+    key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
+    made: torch.Tensor = _Attention.apply(query, key, value, scale, axis)
+    return made
+
+
+def checked_scale(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, blocks: int
+) -> float:
+    """Return the factor of the scores.
+
+    Raise `TypeError` for dtypes that attention does not take, and `ValueError` unless keys and values
+    have `blocks` times the rows of the queries: kernels on CPUs crash on some wrong shapes.
+    """
     if not query.dtype == key.dtype == value.dtype or not query.is_floating_point():
         raise TypeError(
             f"Attention has queries of {query.dtype}, keys of {key.dtype} and values of {value.dtype}; "
             "F.scaled_dot_product_attention takes floating-point numbers of one dtype. Cast them before."
         )
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
-    made: torch.Tensor = _Attention.apply(query, key, value, scale, axis)
-    return made
+    samples, heads, rows, width = query.shape
+    shapes = [[*x.shape] for x in (query, key, value)]
+    fits = key.shape[:3] == value.shape[:3] and key.shape[2:] == (rows * blocks, width)
+    if not fits or key.shape[0] not in (1, samples) or not rows or heads % key.shape[1]:
+        raise ValueError(
+            f"Attention of a split sequence has queries, keys and values of shapes {shapes}; it takes "
+            f"[{samples}, heads, {rows}, {width}] with {rows * blocks} keys and values of as many "
+            "heads, or of a divisor."
+        )
+    return 1 / math.sqrt(width) if scale is None else scale
 
 
 class _Attention(torch.autograd.Function):
@@ -73,7 +95,7 @@ class _Attention(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A rank's place among those along the axis, and how its `rows` are divided."""
 
     rank: int
@@ -82,6 +104,7 @@ class _Place:
 
     @property
     def mirror(self) -> int:
+        """The rank with which halves are exchanged."""
         return self.size - 1 - self.rank
 
     @property
@@ -105,18 +128,18 @@ def _attend(
     group: str,
 ) -> tuple[torch.Tensor, ...]:
     """Return the result, the rows from the mirror with their result, and the log-sum-exps of both."""
-    place, ranks = _Place(rank, size, q.shape[2]), _torch.group_named(group)
+    place, ranks = Place(rank, size, q.shape[2]), _torch.group_named(group)
     mine, others = place.firsts
     wait = start_permute(q[:, :, place.kept :], place.mirror, place.mirror, size, ranks)
     own, own_sum = _causal(q[:, :, : place.kept], k, v, mine, scale)
     received = wait()
     if not received.shape[2]:
         none = v.new_empty(*own.shape[:2], 0, own.shape[3])
-        return _joined(q, own), received, none, own_sum.contiguous()
+        return joined(q, own), received, none, own_sum.contiguous()
     theirs, their_sum = _causal(received, k, v, others, scale)
     theirs = theirs.contiguous()
     back = start_permute(theirs, place.mirror, place.mirror, size, ranks)()
-    return _joined(q, own, back), received, theirs, torch.cat([own_sum, their_sum], 2)
+    return joined(q, own, back), received, theirs, torch.cat([own_sum, their_sum], 2)
 
 
 def _attend_backward(
@@ -134,7 +157,7 @@ def _attend_backward(
     group: str,
 ) -> tuple[torch.Tensor, ...]:
     """Return the gradients of this rank's rows, and its parts of those of all keys and values."""
-    place, ranks = _Place(rank, size, q.shape[2]), _torch.group_named(group)
+    place, ranks = Place(rank, size, q.shape[2]), _torch.group_named(group)
     mine, others = place.firsts
     kept = slice(0, place.kept)
     into = torch.zeros(k.shape, dtype=k.dtype, device=k.device), v.new_zeros(v.shape)
@@ -143,20 +166,37 @@ def _attend_backward(
     of_q = _causal_backward(gradient[:, :, kept], q[:, :, kept], k, v, merged, mine, scale, into)
     given = wait()
     if not given.shape[2]:
-        return _joined(q, of_q), *into
+        return joined(q, of_q), *into
     merged = theirs, log_sum[:, :, place.kept :]
     of_theirs = _causal_backward(given, received, k, v, merged, others, scale, into)
     back = start_permute(of_theirs, place.mirror, place.mirror, size, ranks)()
-    return _joined(q, of_q, back), *into
+    return joined(q, of_q, back), *into
+
+
+def seen(q: torch.Tensor, first: int, keys: int, scale: float) -> Iterator[tuple[slice, Scores]]:
+    """Yield which of consecutive keys rows see; row `first` is counted from the first of the keys.
+
+    They see those before them in full, and their own causally.
+    """
+    rows = q.shape[2]
+    if rows and 0 <= first < keys:
+        yield slice(first, first + rows), Scores(scale, is_causal=True)
+    if rows and first > 0:
+        yield slice(0, min(first, keys)), Scores(scale)
+
+
+def parts_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int, scale: float
+) -> Iterator[Part]:
+    """Yield attention of rows to the consecutive keys that they see."""
+    for keys, scores in seen(q, first, k.shape[2], scale):
+        yield attend(q, k[:, :, keys], v[:, :, keys], scores)
 
 
 def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int, scale: float) -> Part:
     """Return attention of consecutive rows of the sequence, of which `first` is the first."""
-    own = slice(first, first + q.shape[2])
-    part = attend(q, k[:, :, own], v[:, :, own], Scores(scale, is_causal=True))
-    if not first:
-        return part
-    return merge(part, attend(q, k[:, :, :first], v[:, :, :first], Scores(scale)))
+    out, log_sum = reduce(merge, parts_of(q, k, v, first, scale))
+    return out.to(q.dtype), log_sum
 
 
 def _causal_backward(
@@ -170,14 +210,10 @@ def _causal_backward(
     into: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     """Return the gradient of the rows, and add those of keys and values to `into`."""
-    seen = [
-        (slice(first, first + q.shape[2]), True),
-        *([(slice(0, first), False)] if first else []),
-    ]
     total: torch.Tensor | None = None
-    for keys, is_causal in seen:
+    for keys, scores in seen(q, first, k.shape[2], scale):
         of_q, of_k, of_v = attend_backward(
-            gradient, q, k[:, :, keys], v[:, :, keys], merged, Scores(scale, is_causal)
+            gradient, q, k[:, :, keys], v[:, :, keys], merged, scores
         )
         total = of_q if total is None else total + of_q
         into[0][:, :, keys] += of_k
@@ -186,7 +222,7 @@ def _causal_backward(
     return total
 
 
-def _joined(q: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+def joined(q: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
     """Return consecutive rows as one tensor, which is laid out as the queries are."""
     if _by_rows(q):
         return torch.cat([part.transpose(1, 2) for part in rows], 1).transpose(1, 2)
@@ -206,7 +242,7 @@ def _like(q: torch.Tensor, width: int) -> torch.Tensor:
     return q.new_empty(samples, heads, rows, width)
 
 
-def _fake_attend(
+def fake_attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -225,21 +261,21 @@ def _fake_attend(
     )
 
 
-def _fake_backward(
+def fake_backward(
     gradient: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any
 ) -> tuple[torch.Tensor, ...]:
     return _like(q, q.shape[3]), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-_PLACE = "float scale, int rank, int size, str group"
+PLACE = "float scale, int rank, int size, str group"
 define(
-    f"attend_rows(Tensor q, Tensor k, Tensor v, {_PLACE}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"attend_rows(Tensor q, Tensor k, Tensor v, {PLACE}) -> (Tensor, Tensor, Tensor, Tensor)",
     _attend,
-    _fake_attend,
+    fake_attend,
 )
 define(
     "attend_rows_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor received, "
-    f"Tensor theirs, Tensor log_sum, {_PLACE}) -> (Tensor, Tensor, Tensor)",
+    f"Tensor theirs, Tensor log_sum, {PLACE}) -> (Tensor, Tensor, Tensor)",
     _attend_backward,
-    _fake_backward,
+    fake_backward,
 )

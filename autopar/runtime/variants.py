@@ -14,6 +14,7 @@ from autopar.ops.operators import batch_norm, count_valid, cross_entropy_sum, st
 from autopar.runtime.axes import Axis
 from autopar.runtime.dispatch import expert_dispatch
 from autopar.runtime.ranges import check_range, padded_embedding
+from autopar.runtime.ring_attention import ring_attention
 from autopar.runtime.sequence_attention import sequence_parallel_attention
 
 
@@ -254,6 +255,7 @@ def sync_batch_norm(
 
 __all__ = [
     "batch_norm", "count_valid", "cross_entropy_sum", "expert_dispatch", "expert_parallel",
-    "padded_embedding", "routed_experts", "sequence_parallel_attention", "strided", "sync_batch_norm",
+    "padded_embedding", "ring_attention", "routed_experts", "sequence_parallel_attention", "strided",
+    "sync_batch_norm",
     "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
 ]  # fmt: skip

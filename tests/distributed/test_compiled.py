@@ -16,6 +16,7 @@ CASES: list[tuple[str | None, Recompute | None, tuple[int, ...]]] = [
     ("fsdp", "selective", (2,)), ("fsdp", "full", (2,)), ("megatron", "full", (2,)),
     ("megatron_sp", None, (2,)), ("megatron_sp", "selective", (2,)),
     ("context_parallel", None, (2,)), ("context_parallel", "selective", (2,)),
+    ("ring_attention", "selective", (2,)),
     ("hsdp", None, (2, 2)),
     ("fsdp_megatron", None, (2, 2)),
     ("fsdp_megatron", "full", (2, 2)),

@@ -15,7 +15,7 @@ from tests.pool import Pool
 
 MODELS, LAYERS = ("deep.gpt2", "deep.llama"), 4
 """The second has fewer heads of keys and values than of queries."""
-ROWS = "sequence_parallel_attention"
+ROWS, RING = "sequence_parallel_attention", "ring_attention"
 
 
 def checked(pool: Pool, work: parity.Work) -> Plan:
@@ -53,6 +53,17 @@ def test_a_sequence_on_one_axis(pool: Pool, name: str, ranks: int) -> None:
     assert len(gathered(name, plan)) == 2 * LAYERS
 
 
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    daily([*itertools.product(MODELS, [2, 4])], [("deep.gpt2", 4), ("deep.llama", 2)]),
+)
+def test_keys_and_values_pass_around_a_ring(pool: Pool, name: str, ranks: int) -> None:
+    """No activation is ever whole."""
+    plan = checked(pool, parity.preset_work(name, (ranks,), "ring_attention"))
+    assert computed_by(plan) == [RING] * LAYERS
+    assert not gathered(name, plan)
+
+
 @pytest.mark.parametrize("name", daily(MODELS, MODELS[:1]))
 def test_positions_are_exchanged_for_heads(pool: Pool, name: str) -> None:
     plan = checked(pool, parity.preset_work(name, (2,), "ulysses"))
@@ -87,20 +98,25 @@ BESIDE = [("S(2), else R", "S(1)"), ("S(1)", "S(2), else R"), ("S(2), else R", "
 @pytest.mark.parametrize(("outer", "inner"), daily(BESIDE, BESIDE[:1]))
 @pytest.mark.parametrize("name", daily(MODELS, MODELS[1:]))
 def test_rows_beside_heads_and_samples(pool: Pool, name: str, outer: str, inner: str) -> None:
-    """Between activations split otherwise, they are exchanged for heads (Ulysses) or gathered."""
+    """Between activations that are split otherwise."""
     asked = {"*scaled_dot_product_attention": {"x": outer, "y": inner}}
     plan = checked(pool, parity.constrained_work(name, (2, 2), asked))
-    assert computed_by(plan) == [ROWS] * LAYERS
+    assert len(computed_by(plan)) == LAYERS and set(computed_by(plan)) <= {ROWS, RING}
+
+
+MODES = ["none", "selective", "full"]
 
 
 @pytest.mark.parametrize(
-    ("name", "recompute"),
+    ("name", "preset", "recompute"),
     daily(
-        [*itertools.product(["gpt2", "llama"], ["none", "selective", "full"])],
-        [("llama", "none"), ("gpt2", "selective")],
+        [*itertools.product(["gpt2", "llama"], ["context_parallel", "ring_attention"], MODES)],
+        [("llama", "context_parallel", "none"), ("gpt2", "ring_attention", "selective")],
     ),
 )
-def test_its_memory_is_what_the_plan_says(pool: Pool, name: str, recompute: Recompute) -> None:
-    plan, made = peaks.planned(name, 2, recompute, "context_parallel")
+def test_its_memory_is_what_the_plan_says(
+    pool: Pool, name: str, preset: str, recompute: Recompute
+) -> None:
+    plan, made = peaks.planned(name, 2, recompute, preset)
     found = pool.run(2, peaks.peaks, made, limit_s=300)[0]
     assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=0.001)

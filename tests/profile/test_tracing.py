@@ -121,6 +121,7 @@ def test_without_a_profiler_a_name_is_nothing() -> None:
     [
         pytest.param("gpt2", (2,), "fsdp", marks=pytest.mark.slow),
         pytest.param("gpt2", (2,), "megatron_sp", marks=pytest.mark.slow),
+        pytest.param("gpt2", (2,), "context_parallel", marks=pytest.mark.slow),
         ("mlp", (2,), "ddp"),
         ("cnn", (2,), "zero2"),
     ],

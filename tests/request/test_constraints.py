@@ -73,7 +73,7 @@ def test_presets_speak_of_every_axis(name: str, mesh: Mesh) -> None:
 
 
 def test_an_unknown_preset_lists_the_known() -> None:
-    with pytest.raises(InputError, match="ddp, experts, fsdp"):
+    with pytest.raises(InputError, match=r"ddp, .*fsdp"):
         presets.load("megatorn", MESH)
 
 

@@ -136,6 +136,7 @@ def split_factors(graph: Graph, node: Node, options: tuple[OpSharding, ...]) -> 
         for term, form in zip(terms, (*option.inputs, *option.outputs), strict=True)
         for kind in form
         if isinstance(kind, S) and (at := instance.factor_at(term, kind)) is not None
+        if at[0] not in instance.rule.whole  # which is split only together with another
     }
 
 

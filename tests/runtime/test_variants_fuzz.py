@@ -102,7 +102,7 @@ def _attention(*operands: torch.Tensor) -> torch.Tensor:
 
 VOCABULARY = "vocab_parallel_embedding"
 ENTROPY = "vocab_parallel_cross_entropy"
-ROWS = "sequence_parallel_attention"
+ROWS, RING = "sequence_parallel_attention", "ring_attention"
 SPLIT_EXPERTS = (None, None, None, 0, 0)
 CASES = {
     "embedding": Case(VOCABULARY, _embedding, _table(4, 3), (0, None), "sum"),
@@ -141,6 +141,9 @@ CASES = {
             ("", 10, 2, "silu"), (", no gates", 10, 1, "gelu"), (" of none", 0, 1, "relu"),
         )
     },
+    "ring": Case(RING, _attention, _attending(8), (2, 2, 2), 2),
+    "ring of odd rows": Case(RING, _attention, _attending(10, 2), (2, 2, 2), 2),
+    "ring of single rows": Case(RING, _attention, _attending(2, 1), (2, 2, 2), 2),
     "experts of none": Case(
         "expert_parallel", routed_experts, _routed(0, 1), SPLIT_EXPERTS, "sum", ("relu",)
     ),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from autopar.rules.declare import Call, Declared, rule
+from autopar.rules.variants import ATTENTION, RING
 
 
 @rule("scaled_dot_product_attention")
 def attention(call: Call) -> Declared | None:
     """Batch and heads are independent; queries too, if the mask is not causal by position.
 
-    If it is, rows of a sequence that attends to itself are split by their own variant.
+    If it is, rows of a sequence that attends to itself are split by variants: alone, or with the keys.
     """
     query, key, value = call.shapes[:3]
     if len(call.made[0]) != 4:
@@ -26,8 +27,13 @@ def attention(call: Call) -> Declared | None:
     if len(call.shapes) > 3:
         terms.append(_mask(call.shapes[3], call.made[0], key, heads, rows))
     sizes = {"g": query[1] // key[1]} if grouped else {}
-    variants = {"s": "sequence_parallel_attention"} if in_order else {}
-    return Declared(f"{', '.join(terms)} -> b {heads} {rows} e!", sizes=sizes, variants=variants)
+    text = f"{', '.join(terms)} -> b {heads} {rows} e!"
+    if not in_order:
+        return Declared(text, sizes=sizes)
+    if samples == "1":
+        return Declared(text, sizes=sizes, variants={"s": ATTENTION})
+    variants = {"s": ATTENTION, "s&t": RING}
+    return Declared(text, sizes=sizes, variants=variants, joined={"s&t": ("s", "t")})
 
 
 def _mask(

@@ -30,6 +30,7 @@ EXPECTED = {
     "context_parallel": (FSDP, "sequence parallel (FSDP, regathered)"),
     "zero2_context_parallel": ("data parallel (ZeRO)", "sequence parallel (ZeRO)"),
     "ddp_context_parallel": ("data parallel", "sequence parallel"),
+    "ring_attention": (FSDP, "sequence parallel (FSDP, regathered)"),
     "ulysses": (FSDP, "sequence parallel (FSDP, regathered)"),
     "zero2_megatron": ("data parallel (ZeRO)", "tensor parallel"),
     "zero2_megatron_sp": ("data parallel (ZeRO)", "tensor + sequence parallel"),
@@ -37,7 +38,9 @@ EXPECTED = {
     "zero2_experts": ("data parallel (ZeRO)", "data parallel (ZeRO)"),
     "fsdp_experts": (FSDP, FSDP),
 }
-ALONG = "context_parallel", "zero2_context_parallel", "ddp_context_parallel", "ulysses"
+ALONG = (
+    "context_parallel", "zero2_context_parallel", "ddp_context_parallel", "ring_attention", "ulysses",
+)  # fmt: skip
 """Presets that split the sequence, and not the weights where they are used."""
 SMALL: dict[str, Any] = {
     **models.CASES,
