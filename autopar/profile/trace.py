@@ -20,7 +20,7 @@ import torch
 
 from autopar.ir.collectives import exchanged
 from autopar.runtime.marks import Numbered, numbering
-from autopar.runtime.named import CHECKS, PREFIX
+from autopar.runtime.named import CHECKS, PERMUTE, PREFIX
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 """The names of a step's three parts."""
@@ -133,6 +133,7 @@ def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
             made.parts[span.label] += span.seconds
     ends = [s for _, s in named if s.label == BACKWARD]
     groups = _Spans((t, s) for t, s in named if "|" in s.label)
+    permutes = _Spans((t, s) for t, s in named if s.label == PERMUTE)
     label_of = {n: words for first, end, words in numbers for n in range(first, end)}
     passes = [
         (e.thread, _span(e, label_of.get(e.sequence_nr, "")))
@@ -158,9 +159,7 @@ def read(events: Sequence[Any], numbers: Sequence[Numbered] = ()) -> Trace:
         if label == CHECKS:
             continue
         late = _within(event.time_range.start, ends)
-        # Attention of a split sequence sends to one rank by an all-to-all of unequal parts.
-        is_permute = kind == "all_to_all" and not is_conversion(label)
-        flow = _flow(label, "permute" if is_permute else kind, late)
+        flow = _flow(label, permutes.around(event) or kind, late)
         made.calls[flow] += 1
         made.collective_s[flow] += seconds
     return made

@@ -87,6 +87,8 @@ def _is_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     width = q.shape[-1]
     if not q.dtype == k.dtype == v.dtype or v.shape[-1] != width:
         return False
+    if not (q.numel() and k.numel()):
+        return False  # the kernel on CPUs divides by zero, which ends the process
     if q.device.type == "cpu":
         return q.dtype in _FUSED_ON_CPU
     if q.device.type != "cuda" or q.dtype not in _FUSED_ON_GPU or width % 8 or width > _WIDEST:

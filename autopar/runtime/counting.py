@@ -79,7 +79,10 @@ class CountTraffic(TorchDispatchMode):
         group = bound.get("process_group", bound.get("group_name"))
         if not isinstance(group, str) and _group(group).group_desc == BATCHES:
             return
-        to_one = name == "alltoall_base_" and bound["input_split_sizes"]
+        # Uneven parts are those of a dispatch, which waits at once, or of an exchange with one rank.
+        to_one = (
+            name == "alltoall_base_" and bound["input_split_sizes"] and bound.get("async_op", True)
+        )
         key = (self._axis(group), "permute" if to_one else KINDS[name], self.direction)
         sides = [_nbytes(value) for key_, value in bound.items() if key_ not in ("process_group",)]
         larger = max(sides, default=0)

@@ -18,6 +18,7 @@ from autopar.plans.buckets import NBYTES
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axis
 from autopar.runtime.late import Late, Pending
+from autopar.runtime.named import PERMUTE, named
 
 Tensors = Sequence[torch.Tensor]
 
@@ -192,9 +193,10 @@ def start_permute(
         return lambda: come
     leaving = x.contiguous()
     of, sizes = ([x.numel() * (rank == each) for rank in range(size)] for each in (source, to))
-    work = dist.all_to_all_single(
-        come.view(-1), leaving.view(-1), of, sizes, group=group, async_op=True
-    )
+    with named(PERMUTE):
+        work = dist.all_to_all_single(
+            come.view(-1), leaving.view(-1), of, sizes, group=group, async_op=True
+        )
 
     def wait() -> torch.Tensor:
         # What is sent stays alive until then.

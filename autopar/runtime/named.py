@@ -11,6 +11,8 @@ from autopar.runtime import _torch
 
 PREFIX = "autopar: "
 """Prefix of every span's name."""
+PERMUTE = "permute"
+"""Span of an exchange with one rank, which the backend calls an all-to-all."""
 CHECKS = "checks | | "
 """Span of checks between ranks, which are no operators or collectives of the plan."""
 

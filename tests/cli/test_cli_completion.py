@@ -42,7 +42,13 @@ def completed(words: str) -> list[str]:
         ("autopar plan m.py:m --preset f", ["fsdp", "fsdp_experts", "fsdp_megatron"]),
         (
             "autopar compare m.py:m --preset ddp --preset zer",
-            ["zero2", "zero2_experts", "zero2_megatron", "zero2_megatron_sp"],
+            [
+                "zero2",
+                "zero2_context_parallel",
+                "zero2_experts",
+                "zero2_megatron",
+                "zero2_megatron_sp",
+            ],
         ),
         ("autopar map m.py:m --hardware h1", ["h100", "h100_96"]),
         ("autopar hardware mi", ["mi300x"]),

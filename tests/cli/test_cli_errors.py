@@ -69,7 +69,10 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         (("--mesh", "2y2"), "Cannot read the mesh '2y2'; write 2x4 or node=2,gpu=4"),
         (("--mesh", "0x2"), "sizes start at 1"),
         (("--mesh", "9999999x9"), "has 89999991 devices; autopar plans for 1048576 at most"),
-        (("--preset", "fspd"), "no preset 'fspd'. Did you mean 'fsdp'? Known: ddp, fsdp,"),
+        (
+            ("--preset", "fspd"),
+            "no preset 'fspd'. Did you mean 'fsdp'? Known: context_parallel, ddp,",
+        ),
         (("--hardware", "h10"), "no hardware profile 'h10'. Did you mean 'h100'?"),
         (("--hardware", "mine.toml"), "mine.toml"),
         (

@@ -62,10 +62,6 @@ def test_a_file_and_flags_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ("--cp", 2, "--dp", 2),
-            "--cp 2). The closest that it runs on these devices is tensor with",
-        ),
         (("--ep", 4, "--dp", 2), "--ep 4 does not divide the 2 ranks of data and context"),
         (("--tp", 2), "is not stated: pass --dp or --devices"),
         (("--dp", 2, "--batch", 16), "--batch 16: the model's example inputs have 8 samples"),

@@ -93,8 +93,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self._loops = Loops()
         self._slots = list(self._owned.slots(model, Marks(self._loops)))
         self._targets = self._owned.targets(model, self._slots)
-        self._persistent = frozenset(model.state_dict())
-        self._aliases = aliases
+        self._persistent, self._aliases = frozenset(model.state_dict()), aliases
         self._dialect = Dialect.of(model, aliases)
         self._register(model)
         self._attributes.follow(compiler, model)
