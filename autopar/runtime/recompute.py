@@ -19,10 +19,9 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from autopar.ops.operators import dear_kernels
 from autopar.runtime import deferred
 from autopar.runtime.ahead import Ahead
-from autopar.runtime.selective import selective
+from autopar.runtime.selective import is_kept, selective
 
 Forward = Callable[..., Any]
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -117,6 +116,5 @@ def _selective() -> Contexts:
 
 
 def _policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    ours = torch.ops.autopar.attend_rows.default, torch.ops.autopar.ring_rows.default
-    kept = operator in dear_kernels() or operator in ours
+    kept = is_kept(operator)
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE

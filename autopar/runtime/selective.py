@@ -38,6 +38,12 @@ def kept_reduction(x: torch.Tensor, reduce: Callable[[], torch.Tensor]) -> torch
     return made
 
 
+def is_kept(operator: Any) -> bool:
+    """Return whether an operator is a product, a convolution or attention, also of a split sequence."""
+    ours = torch.ops.autopar.attend_rows.default, torch.ops.autopar.ring_rows.default
+    return operator in dear_kernels() or operator in ours
+
+
 def selective() -> tuple[_FirstRun, _SecondRun]:
     """Return the contexts of a block's first and second run."""
     kept: deque[_Result] = deque()
@@ -87,7 +93,7 @@ class _FirstRun(_torch.TorchDispatchMode):
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         made = operator(*args, **(kwargs or {}))
-        if operator in dear_kernels():
+        if is_kept(operator):
             self._kept.append(_Result.of(operator, made))
         elif operator is torch.ops.autopar.keep_reduction.default:
             partial, reduced = args
@@ -119,7 +125,7 @@ class _SecondRun(_torch.TorchDispatchMode):
     ) -> Any:
         if operator is torch.ops.autopar.kept_reduction.default:
             return [self._next(torch.ops.autopar.keep_reduction.default)]
-        if operator in dear_kernels():
+        if is_kept(operator):
             return self._next(operator)
         return operator(*args, **(kwargs or {}))
 

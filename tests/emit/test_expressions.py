@@ -112,6 +112,8 @@ ELSEWHERE = {
     "aten.bmm.dtype": "runs on GPUs alone",
     "aten.addmm.dtype": "runs on GPUs alone",
     "aten.baddbmm.dtype": "runs on GPUs alone",
+    "autopar.ring_attention": "runs along a mesh axis, in tests/distributed/test_sequences.py",
+    "autopar.sequence_parallel_attention": "runs along a mesh axis, as above",
 }
 """What emission can write and this file does not run, and why."""
 CALLS = (*EXAMPLES, *TRAPS, *OVERLOADS)

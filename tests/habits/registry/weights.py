@@ -356,11 +356,6 @@ result = [torch.equal(p, q), torch.equal(p, p)]
         """
 result = [torch.allclose(p, p) for p in model.parameters()][0]
 """,
-        says="Sharding propagation failed for aten.allclose",
-        instead="`torch.allclose(p.full_tensor(), q.full_tensor())`, on every rank",
-        remedy="""
-result = [torch.allclose(p.full_tensor(), p.full_tensor()) for p in model.parameters()][0]
-""",
     ),
     Habit(
         "`p.tolist()` of a small parameter",
