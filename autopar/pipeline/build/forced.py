@@ -22,6 +22,7 @@ from autopar.pipeline.build.pipeline_spec import PipelineSpec
 from autopar.pipeline.build.predict import predict_with_peaks
 from autopar.pipeline.build.staged import Limits, Staged, compile_pipeline, stage_compiler
 from autopar.plans.pipeline_data import Compared, Prediction, StageFigures
+from autopar.plans.plan import Plan
 from autopar.sharding.sharding_problem import Settings
 from autopar.solver import readable
 from cost_models.hardware import Hardware
@@ -30,6 +31,8 @@ MOST = 12
 """The maximum number of cuts tried."""
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Fractions of a worker's memory tried for each of its stages, if equal shares are too small for one."""
+TRIES = 3
+"""Larger shares that are tried if equal ones are enough for all stages."""
 
 
 def compile_forced(
@@ -81,11 +84,12 @@ class _Search:
     ) -> Staged:
         """Return the pipeline if workers have several stages, whose memory limits must be chosen.
 
-        The stages of a worker get equal shares of its memory.  If one needs more, each stage may take
-        all of it, then decreasing fractions, until they fit together: their peaks need not coincide.
+        The stages of a worker get equal shares of its memory, and then more if that leaves room.  If one
+        needs more, each stage may take all of it, then decreasing fractions, until they fit together:
+        their peaks need not coincide.
         """
         with suppress(InfeasibleError):
-            return self._compiled(wanted)[0]
+            return self._with_room(wanted, held, limit, *self._compiled(wanted))
         least = math.inf
         for share in SHARES:
             try:
@@ -102,6 +106,34 @@ class _Search:
             f"need {readable(least)} together. Raise the limit, use more devices, or a smaller batch.",
             least,
         )
+
+    def _with_room(
+        self,
+        wanted: PipelineSpec,
+        held: Sequence[tuple[int, int]],
+        limit: float,
+        best: Staged,
+        peaks: Sequence[float],
+    ) -> Staged:
+        """Return the best pipeline that is found with larger shares of a worker's memory for its stages.
+
+        Under equal shares, stages recompute or gather again for memory that is then free: the temporary
+        memory of only one stage of a worker is in use at a time.
+        """
+        if not any(_saves_memory(stage.plan) for stage in best.plan.stages):
+            return best
+        low = limit * len(wanted.workers) / len(held)
+        high = min(limit, low * limit / max(peaks))
+        for _ in range(TRIES):
+            share = math.sqrt(low * high)
+            made, peaks = self._compiled(wanted, dict.fromkeys(held, share))
+            if max(peaks) > limit:
+                high = share
+                continue
+            low = share
+            if _is_shorter(made, best):
+                best = made
+        return best
 
     def best(self) -> Staged:
         """Return the pipeline with the best of the cuts tried, with the record of all of them."""
@@ -168,6 +200,11 @@ def _slowest(stages: Sequence[StageFigures]) -> int:
 def _prediction(staged: Staged) -> Prediction:
     assert staged.plan.prediction is not None
     return staged.plan.prediction
+
+
+def _saves_memory(plan: Plan) -> bool:
+    """Return whether a plan recomputes blocks or gathers weights again, which costs seconds."""
+    return bool(plan.recompute) or any(p.regather for p in plan.parameters)
 
 
 def _is_shorter(one: Staged, two: Staged) -> bool:

@@ -136,3 +136,24 @@ def test_a_larger_limit_is_never_too_small() -> None:
         compile_forced(graph, Mesh.of(2), HARDWARE, Settings(memory_limit=0.5 * most), wanted)
     assert readable(0.5 * most) in str(refused.value)
     assert refused.value.least_nbytes > 0.5 * most
+
+
+@pytest.mark.slow
+def test_stages_take_the_memory_that_equal_shares_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within equal shares blocks run again, though the stages of a worker fit together without that."""
+    graph, wanted = graph_of("llama"), PipelineSpec.of(Mesh.of(2), Pipeline(2, "zb-v", 4))
+    wanted = replace(wanted, cuts=balanced(graph, [3.0, 2.0, 2.0, 3.0]))
+    free = compile_forced(graph, Mesh.of(2), HARDWARE, Settings(), wanted)
+    _, peaks = predict_with_peaks(free.plan, free.stages, HARDWARE, Settings())
+    limited = Settings(memory_limit=1.001 * max(peaks))
+
+    def found() -> tuple[float, float]:
+        made = compile_forced(graph, Mesh.of(2), HARDWARE, limited, wanted)
+        step, most = predict_with_peaks(made.plan, made.stages, HARDWARE, limited)
+        return step.step_s, max(most)
+
+    assert free.plan.prediction is not None
+    step, most = found()
+    assert step <= 1.02 * free.plan.prediction.step_s and most <= 1.001 * max(peaks)
+    monkeypatch.setattr(forced, "TRIES", 0)
+    assert found()[0] > step
