@@ -63,7 +63,17 @@ def test_gathered_weights_are_not_saved(pool: Pool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [("mixtral", "inductor"), ("mixtral", "aot_eager"), ("gpt_oss", "aot_eager")],
+    [
+        pytest.param(
+            "mixtral",
+            "inductor",
+            marks=pytest.mark.xfail(
+                strict=True, reason="PyTorch compares strides of a tensor with another's shape"
+            ),
+        ),
+        ("mixtral", "aot_eager"),
+        ("gpt_oss", "aot_eager"),
+    ],
 )
 def test_experts_that_tokens_travel_to(pool: Pool, name: str, backend: str) -> None:
     """Inductor checks the sizes of what operators make; nobody knows how many rows arrive."""
