@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import time
 import warnings
 import weakref
 from functools import partial
@@ -110,8 +111,13 @@ def dropped(recompute: str | None, stages: tuple[int, ...], evaluates: bool) -> 
     held = {name: weakref.ref(p) for name, p in parallel.named_parameters()}
     held["the module"] = weakref.ref(parallel)
     del parallel
-    gc.collect()
-    return [name for name, found in held.items() if found() is not None]
+    end = time.monotonic() + 2.0  # gloo's threads drop what they sent once they get the GIL
+    while stays := [name for name, found in held.items() if found() is not None]:
+        gc.collect()
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    return stays
 
 
 def growth(recompute: str | None, stages: tuple[int, ...]) -> int:
