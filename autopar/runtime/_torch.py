@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,15 +119,85 @@ def handle_operators(handlers: Mapping[Any, Handler]) -> None:
     dispatcher._custom_op_handlers = {**dispatcher._custom_op_handlers, **handlers}
 
 
+def add_handlers(operators: Iterable[Any], handler: Handler) -> None:
+    """Install a handler of those operators that have none."""
+    installed = DTensor._op_dispatcher._custom_op_handlers
+    handle_operators({each: handler for each in operators if each not in installed})
+
+
 def unhandled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a DTensor operator without its handler."""
-    dispatcher = DTensor._op_dispatcher
-    handlers = dispatcher._custom_op_handlers
-    dispatcher._custom_op_handlers = {k: v for k, v in handlers.items() if k is not operator}
+    handlers = DTensor._op_dispatcher._custom_op_handlers
+    handler = handlers.pop(operator, None)
     try:
         return operator(*args, **kwargs)
     finally:
-        dispatcher._custom_op_handlers = handlers
+        if handler is not None:
+            handlers[operator] = handler
+
+
+Plan = Callable[[], Any]
+Planner = Callable[[Plan, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def plan_operators(planner: Planner) -> None:
+    """Let `planner` return the plan of a DTensor operator, or its result instead.
+
+    Its first argument is a function that returns torch's plan.  Plans are cached, results are not.
+    """
+    dispatcher: Any = DTensor._op_dispatcher
+    standing = dispatcher._propagate_op_sharding_dispatch_slow_path
+
+    def planned(operator: Any, args: Any, kwargs: Any, info: Any, is_cached: bool) -> Any:
+        plan = partial(standing, operator, args, kwargs, info, is_cached)
+        return planner(plan, operator, args, kwargs)
+
+    dispatcher._propagate_op_sharding_dispatch_slow_path = planned
+
+
+def moves_target(operator: Any, args: tuple[Any, ...], plan: Any) -> bool:
+    """Whether an operator in place would write into another layout of its target, which is a copy."""
+    redistributed = getattr(plan, "redistribute_schema", None)
+    if not operator._schema.name.endswith("_") or redistributed is None or not args:
+        return False
+    target, planned = args[0], redistributed.args_schema[0]
+    return isinstance(target, DTensor) and (
+        isinstance(planned, DTensorSpec) and planned.placements != target.placements
+    )
+
+
+def is_view(operator: Any) -> bool:
+    """Whether an operator returns views of its arguments."""
+    return bool(operator._schema._is_view_op())
+
+
+def is_written(argument: Any) -> bool:
+    """Whether an operator writes to this argument of its schema."""
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
+
+
+def arguments_of(operator: Any) -> Sequence[Any]:
+    """Return the arguments of an operator's schema."""
+    arguments: Sequence[Any] = operator._schema.arguments
+    return arguments
+
+
+def operators_of_several() -> Iterator[Any]:
+    """Yield torch's operators that take more than one tensor, except those of backwards."""
+    for schema in torch._C._jit_get_all_schemas():
+        name = schema.name.removeprefix("aten::")
+        kinds = [str(argument.type) for argument in schema.arguments]
+        tensors = sum(kind in ("Tensor", "Optional[Tensor]") for kind in kinds)
+        lists = sum(kind in ("List[Tensor]", "List[Optional[Tensor]]") for kind in kinds)
+        if name != schema.name and tensors + 2 * lists > 1 and "backward" not in name:
+            yield getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
+
+
+def replace_methods(methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Replace methods of DTensor; a new one takes the tensor, its arguments and `standing=`."""
+    for name, method in methods.items():
+        standing = getattr(DTensor, name)
+        setattr(DTensor, name, partialmethod(method, standing=standing))
 
 
 def dtensor_like(local: torch.Tensor, other: DTensor) -> DTensor:

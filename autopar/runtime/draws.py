@@ -28,12 +28,7 @@ IN_PLACE = (
 )  # fmt: skip
 WHOLE = (aten.eye.out, aten.eye.m_out, aten.t_.default, aten.linalg_qr.default)
 """Operators that `eye_` and `orthogonal_` of torch.nn.init run on a whole matrix."""
-WHOLE_OPERATORS: tuple[tuple[tuple[Any, ...], _torch.Handler], ...] = (
-    (whole.LACKED, whole.on_whole),
-    (whole.LACKED_IN_PLACE, whole.in_place),
-    (whole.WRITES, whole.written),
-    (whole.FLATTENS, whole.flattened),
-)
+FILLS = (aten.fill_.Tensor, aten.fill_.Scalar)
 LIKE = (aten.rand_like.default, aten.randn_like.default)
 
 
@@ -57,17 +52,30 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
         _torch.handle_operators(dict.fromkeys(VIEWS, _view))
         _torch.handle_operators({NUMBER: _number})
         _torch.handle_operators(dict.fromkeys(WHOLE, _need_whole))
-        for operators, run in WHOLE_OPERATORS:
-            _torch.handle_operators(dict.fromkeys(operators, partial(_ours, run)))
+        _torch.handle_operators(dict.fromkeys(whole.WHOLE, partial(_ours, whole.on_whole)))
+        _torch.handle_operators(dict.fromkeys(FILLS, partial(_ours, whole.fill_)))
+        _torch.handle_operators(dict.fromkeys(whole.FLATTENS, partial(_ours, whole.flattened)))
+        _torch.add_handlers(_torch.operators_of_several(), partial(_ours, whole.mixed))
+        _torch.plan_operators(_planned)
 
 
 def _ours(run: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator our way if its first tensor is on the mesh of a parallel model."""
-    first = args[0]
-    is_ours = isinstance(first, DTensor) and (
+    """Run an operator our way if a tensor is on the mesh of a parallel model."""
+    is_ours = _is_ours(args, kwargs)
+    return (run if is_ours else _torch.unhandled)(operator, args, kwargs)
+
+
+def _is_ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    first = next((e for e in whole.tensors(args, kwargs) if isinstance(e, DTensor)), None)
+    return first is not None and (
         first.device_mesh in _Meshes.whole or first.device_mesh in _Meshes.of_stages
     )
-    return (run if is_ours else _torch.unhandled)(operator, args, kwargs)
+
+
+def _planned(
+    plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return whole.planned(plan, operator, args, kwargs) if _is_ours(args, kwargs) else plan()
 
 
 def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

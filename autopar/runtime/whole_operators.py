@@ -1,96 +1,183 @@
-"""Operators on parameters that DTensor lacks or refuses: computed on whole tensors, on every rank.
+"""Operators on parameters that torch's DTensor cannot compute on shards: computed on whole tensors.
 
-Results are replicated DTensors.  Plain values that are copied into a parameter are those of the first
-rank of its mesh.
+Every rank computes the same.  Results are replicated DTensors, and what was written in place is cut again
+into the parts of the ranks.  A plain tensor beside a DTensor holds whole values: those of the first rank of
+the mesh, unless the operator writes to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
+from autopar.errors import AutoparError, InputError
 from autopar.runtime import _torch, agreement
 from autopar.runtime.parts import Part, refuse_write
 
 aten = torch.ops.aten
-LACKED = (
-    aten._unique2.default, aten.renorm.default, aten.nonzero.default, aten.allclose.default,
+WHOLE = (
+    aten._unique2.default, aten.renorm.default, aten.renorm_.default, aten.allclose.default,
+    aten.copy_.default,
 )  # fmt: skip
-"""Operators without a rule in DTensor, whose results are new tensors or numbers."""
-LACKED_IN_PLACE = (aten.renorm_.default,)
-WRITES = (aten.copy_.default, aten.fill_.Tensor, aten.fill_.Scalar)
-"""Writes, which Python's ``p[0] = 1`` makes into a view of `p` that it creates itself."""
+"""Operators for which DTensor has no rule, or one that is wrong for some layouts."""
 FLATTENS = (aten.view.default, aten._unsafe_view.default)
 
 
+def planned(
+    plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return torch's plan for the shards, or the result on whole tensors if there is no right one."""
+    try:
+        found = plan()
+    except AutoparError:
+        raise
+    except (RuntimeError, NotImplementedError, AssertionError, ValueError, TypeError, IndexError):
+        return on_whole(operator, args, kwargs)
+    return on_whole(operator, args, kwargs) if _torch.moves_target(operator, args, found) else found
+
+
+def mixed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator; plain tensors beside DTensors become replicated ones."""
+    given = list(tensors(args, kwargs))
+    if not any(map(_is_plain, given)):
+        return _torch.unhandled(operator, args, kwargs)
+    if any(map(_is_plain, _targets(operator, args, kwargs))):
+        return on_whole(operator, args, kwargs)
+    like = next(each for each in given if isinstance(each, DTensor))
+    _meet(operator, given, is_sent=True)
+    args, kwargs = _torch.tree_map_only(torch.Tensor, lambda x: _sent(x, like), (args, kwargs))
+    return _torch.unhandled(operator, args, kwargs)
+
+
 def on_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on whole tensors; its results are replicated."""
-    like = args[0]
-    _meet(operator, like)
-    made = operator(*map(_whole, args), **{key: _whole(each) for key, each in kwargs.items()})
-    if isinstance(made, tuple):
-        return tuple(_replicated(each, like) for each in made)
-    return _replicated(made, like)
+    """Run an operator on whole tensors; keep this rank's parts of those that it writes to."""
+    like = next(each for each in tensors(args, kwargs) if isinstance(each, DTensor))
+    targets = list(_targets(operator, args, kwargs))
+    if any(isinstance(each, Part) for each in targets):
+        refuse_write(operator.__name__)
+    sends = not any(map(_is_plain, targets))
+    _meet(operator, list(tensors(args, kwargs)), is_sent=sends)
+    written: dict[int, tuple[DTensor, torch.Tensor]] = {}
+
+    def given(value: torch.Tensor) -> torch.Tensor:
+        if not isinstance(value, DTensor):
+            return _whole(_sent(value, like)) if sends else value
+        whole = _whole(value)
+        if any(value is each for each in targets):
+            whole = written.setdefault(id(value), (value, whole.clone()))[1]
+        return whole
+
+    whole_args, whole_kwargs = _torch.tree_map_only(torch.Tensor, given, (args, kwargs))
+    made = operator(*whole_args, **whole_kwargs)
+    for target, whole in written.values():
+        _write(operator, target, whole)
+    if not sends:
+        return made
+    places = {id(whole): target for target, whole in written.values()}
+    kind = Part if _torch.is_view(operator) and not _is_whole(like) else DTensor
+
+    def result(value: torch.Tensor) -> torch.Tensor:
+        return places[id(value)] if id(value) in places else _replicated(value, like, kind)
+
+    return _torch.tree_map_only(torch.Tensor, result, made)
 
 
-def in_place(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator in place on the whole tensor, and keep this rank's part."""
-    tensor = args[0]
-    _meet(operator, tensor)
-    whole = _whole(tensor).clone()
-    operator(whole, *map(_whole, args[1:]), **kwargs)
-    cut = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
-    _torch.local_of(tensor).copy_(_torch.local_of(cut))
-    return tensor
-
-
-def written(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a write; refuse one into a gathered copy, and distribute plain values."""
+def fill_(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Fill with one value; refuse it in a gathered copy (Python's ``p[0] = 1`` fills a view of `p`)."""
     tensor = args[0]
     if isinstance(tensor, Part):
         refuse_write(operator.__name__)
-    if operator is aten.copy_.default and not isinstance(args[1], DTensor):
-        _meet(operator, tensor)
-        values = args[1].to(tensor.device, tensor.dtype).expand(tensor.shape).contiguous()
-        cut = distribute_tensor(values, tensor.device_mesh, tensor.placements)
-        _torch.local_of(tensor).copy_(_torch.local_of(cut))
-        return tensor
-    if operator is aten.fill_.Tensor:
-        _torch.local_of(tensor).fill_(_whole(args[1]))
+    if operator is aten.fill_.Tensor and isinstance(tensor, DTensor):
+        value = args[1]
+        _torch.local_of(tensor).fill_(_whole(value) if isinstance(value, DTensor) else value)
         return tensor
     return _torch.unhandled(operator, args, kwargs)
 
 
 def flattened(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a view; of uneven shards, which DTensor cannot flatten, a read-only copy is gathered."""
-    tensor = args[0]
     try:
         return _torch.unhandled(operator, args, kwargs)
     except RuntimeError as error:
-        if "unevenly sharded" not in str(error) or type(tensor) is not DTensor:
+        if "unevenly sharded" not in str(error) or type(args[0]) is not DTensor:
             raise
-    _meet(operator, tensor)
-    made = operator(_whole(tensor), *args[1:], **kwargs)
-    return _torch.dtensor(made, _replicated(made, tensor)._spec, Part)
+    return on_whole(operator, args, kwargs)
 
 
-def _meet(operator: Any, tensor: DTensor) -> None:
+def _write(operator: Any, target: DTensor, whole: torch.Tensor) -> None:
+    if whole.shape != target.shape:
+        raise InputError(
+            f"{operator} gives a tensor of shape {tuple(target.shape)} the shape {tuple(whole.shape)} in "
+            "place, but it is sharded over the ranks. Shapes of parameters, gradients and states are fixed "
+            "after autopar.parallelize; use the operator that returns a new tensor."
+        )
+    cut = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+    _torch.local_of(target).copy_(_torch.local_of(cut))
+
+
+def _targets(
+    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an operator writes to."""
+    for place, argument in enumerate(_torch.arguments_of(operator)):
+        if _torch.is_written(argument):
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            yield from tensors((value,), {})
+
+
+def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among arguments and in lists of them."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (each for each in value if isinstance(each, torch.Tensor))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is no DTensor, and no number, which DTensor accepts."""
+    return not isinstance(tensor, DTensor) and (tensor.dim() > 0 or tensor.numel() != 1)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not isinstance(tensor, DTensor) or all(
+        isinstance(kind, Replicate) for kind in tensor.placements
+    )
+
+
+def _meet(operator: Any, given: list[torch.Tensor], *, is_sent: bool) -> None:
     """Raise, instead of waiting for ever, if other ranks do not call the operator; not within stages."""
-    if tensor.device_mesh.size() == dist.get_world_size():
+    sends = is_sent and any(map(_is_plain, given))
+    if all(map(_is_whole, given)) and not sends:
+        return
+    mesh = next(each for each in given if isinstance(each, DTensor)).device_mesh
+    if mesh.size() == dist.get_world_size():
         agreement.begin(f"{operator} on a parameter", meet=True)
 
 
-def _whole(value: Any) -> Any:
-    if not isinstance(value, DTensor):
+def _sent(value: torch.Tensor, like: DTensor) -> DTensor:
+    """Return a plain tensor as a DTensor with the values of the first rank."""
+    if isinstance(value, DTensor):
         return value
-    return DTensor.full_tensor(_torch.dtensor(_torch.local_of(value).detach(), value._spec))
-
-
-def _replicated(made: Any, like: DTensor) -> Any:
-    if not isinstance(made, torch.Tensor):
-        return made
     mesh = like.device_mesh
-    return _torch.dtensor(made, _torch.spec(mesh, (Replicate(),) * mesh.ndim, made))
+    places = (Replicate(),) * mesh.ndim
+    if value.dim() == 0:
+        return _torch.dtensor(value, _torch.spec(mesh, places, value))
+    plain = value.detach().to(like.device).contiguous()
+    return distribute_tensor(plain, mesh, places)
+
+
+def _whole(value: DTensor) -> torch.Tensor:
+    local = _torch.local_of(value).detach()
+    if _is_whole(value):
+        return local
+    return DTensor.full_tensor(_torch.dtensor(local, value._spec))
+
+
+def _replicated(made: torch.Tensor, like: DTensor, kind: type[DTensor] = DTensor) -> DTensor:
+    mesh = like.device_mesh
+    return _torch.dtensor(made, _torch.spec(mesh, (Replicate(),) * mesh.ndim, made), kind)
