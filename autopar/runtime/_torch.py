@@ -125,6 +125,12 @@ def add_handlers(operators: Iterable[Any], handler: Handler) -> None:
     handle_operators({each: handler for each in operators if each not in installed})
 
 
+def wrap_handlers(wrapper: Callable[[Handler, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    """Let `wrapper` call the handlers that are installed now."""
+    installed = DTensor._op_dispatcher._custom_op_handlers
+    handle_operators({each: partial(wrapper, standing) for each, standing in installed.items()})
+
+
 def unhandled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a DTensor operator without its handler."""
     handlers = DTensor._op_dispatcher._custom_op_handlers
@@ -157,13 +163,19 @@ def plan_operators(planner: Planner) -> None:
 
 def moves_target(operator: Any, args: tuple[Any, ...], plan: Any) -> bool:
     """Whether an operator in place would write into another layout of its target, which is a copy."""
-    redistributed = getattr(plan, "redistribute_schema", None)
-    if not operator._schema.name.endswith("_") or redistributed is None or not args:
+    target = args[0] if args else None
+    if not operator._schema.name.endswith("_") or not isinstance(target, DTensor):
         return False
-    target, planned = args[0], redistributed.args_schema[0]
-    return isinstance(target, DTensor) and (
-        isinstance(planned, DTensorSpec) and planned.placements != target.placements
-    )
+    redistributed, made = getattr(plan, "redistribute_schema", None), getattr(plan, "output_spec", None)
+    found = [] if redistributed is None else [redistributed.args_schema[0]]
+    if isinstance(made, DTensorSpec) and made.shape == target.shape:
+        found.append(made)
+    return any(isinstance(e, DTensorSpec) and e.placements != target.placements for e in found)
+
+
+def draws(operator: Any) -> bool:
+    """Whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 def is_view(operator: Any) -> bool:

@@ -19,6 +19,7 @@ from autopar.runtime import _torch
 from autopar.runtime import whole_operators as whole
 from autopar.runtime.numbers import NUMBER, whole_number
 from autopar.runtime.parts import VIEWS, viewed
+from autopar.runtime.tensor_methods import replace_methods
 
 aten = torch.ops.aten
 IN_PLACE = (
@@ -48,6 +49,7 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
     (_Meshes.of_stages if is_stage else _Meshes.whole).add(mesh)
     if not _Meshes.handled:
         _Meshes.handled = True
+        _torch.wrap_handlers(_standing)
         _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
         _torch.handle_operators(dict.fromkeys(VIEWS, _view))
         _torch.handle_operators({NUMBER: _number})
@@ -57,6 +59,7 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
         _torch.handle_operators(dict.fromkeys(whole.FLATTENS, partial(_ours, whole.flattened)))
         _torch.add_handlers(_torch.operators_of_several(), partial(_ours, whole.mixed))
         _torch.plan_operators(_planned)
+        replace_methods(lambda tensor: _is_ours((tensor,), {}))
 
 
 def _ours(run: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,7 +78,23 @@ def _is_ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _planned(
     plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    return whole.planned(plan, operator, args, kwargs) if _is_ours(args, kwargs) else plan()
+    if not _is_ours(args, kwargs):
+        return plan()
+    if _torch.draws(operator):
+        _refuse_draws_of_stages(operator, args, kwargs)
+    return whole.planned(plan, operator, args, kwargs)
+
+
+def _standing(
+    standing: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an operator by torch's own handler, or on whole tensors where that refuses it."""
+    try:
+        return standing(operator, args, kwargs)
+    except RuntimeError:
+        if not _is_ours(args, kwargs):
+            raise
+    return whole.on_whole(operator, args, kwargs)
 
 
 def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -107,13 +126,7 @@ def _need_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     assert isinstance(tensor, DTensor)
-    if tensor.device_mesh in _Meshes.of_stages:
-        raise InputError(
-            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold "
-            "different stages: the values would differ from those of one process. Initialise "
-            "the model before autopar.parallelize, pass it weights=autopar.Weights(init=...), "
-            "or pass the values to parallel.load_state_dict."
-        )
+    _refuse_draws_of_stages(operator, args, kwargs)
     if tensor.device_mesh not in _Meshes.whole:
         return _torch.unhandled(operator, args, kwargs)
     plain = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
@@ -125,3 +138,16 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         _torch.local_of(tensor).copy_(_torch.local_of(cut))
     return tensor
+
+
+def _refuse_draws_of_stages(
+    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    given = (each for each in whole.tensors(args, kwargs) if isinstance(each, DTensor))
+    if any(each.device_mesh in _Meshes.of_stages for each in given):
+        raise InputError(
+            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold "
+            "different stages: the values would differ from those of one process. Initialise "
+            "the model before autopar.parallelize, pass it weights=autopar.Weights(init=...), "
+            "or pass the values to parallel.load_state_dict."
+        )

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from autopar.errors import AutoparError, InputError
@@ -21,7 +20,7 @@ from autopar.runtime.parts import Part, refuse_write
 aten = torch.ops.aten
 WHOLE = (
     aten._unique2.default, aten.renorm.default, aten.renorm_.default, aten.allclose.default,
-    aten.copy_.default,
+    aten.index_put_.default, aten._index_put_impl_.default,
 )  # fmt: skip
 """Operators for which DTensor has no rule, or one that is wrong for some layouts."""
 FLATTENS = (aten.view.default, aten._unsafe_view.default)
@@ -31,6 +30,8 @@ def planned(
     plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return torch's plan for the shards, or the result on whole tensors if there is no right one."""
+    if _torch.draws(operator):
+        return on_whole(operator, args, kwargs)
     try:
         found = plan()
     except AutoparError:
@@ -42,10 +43,12 @@ def planned(
 
 def mixed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator; plain tensors beside DTensors become replicated ones."""
-    given = list(tensors(args, kwargs))
+    given, targets = list(tensors(args, kwargs)), list(_targets(operator, args, kwargs))
+    if any(isinstance(each, Part) for each in targets):
+        refuse_write(operator.__name__)
     if not any(map(_is_plain, given)):
         return _torch.unhandled(operator, args, kwargs)
-    if any(map(_is_plain, _targets(operator, args, kwargs))):
+    if any(map(_is_plain, targets)):
         return on_whole(operator, args, kwargs)
     like = next(each for each in given if isinstance(each, DTensor))
     _meet(operator, given, is_sent=True)
@@ -73,6 +76,8 @@ def on_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
     whole_args, whole_kwargs = _torch.tree_map_only(torch.Tensor, given, (args, kwargs))
     made = operator(*whole_args, **whole_kwargs)
+    if _torch.draws(operator):  # generators of the ranks may differ
+        _torch.tree_map_only(torch.Tensor, lambda x: _sent(x, like), (made, *written.values()))
     for target, whole in written.values():
         _write(operator, target, whole)
     if not sends:
@@ -155,8 +160,7 @@ def _meet(operator: Any, given: list[torch.Tensor], *, is_sent: bool) -> None:
     if all(map(_is_whole, given)) and not sends:
         return
     mesh = next(each for each in given if isinstance(each, DTensor)).device_mesh
-    if mesh.size() == dist.get_world_size():
-        agreement.begin(f"{operator} on a parameter", meet=True)
+    agreement.begin_together(f"{operator} on a parameter", mesh)
 
 
 def _sent(value: torch.Tensor, like: DTensor) -> DTensor:
@@ -167,6 +171,11 @@ def _sent(value: torch.Tensor, like: DTensor) -> DTensor:
     places = (Replicate(),) * mesh.ndim
     if value.dim() == 0:
         return _torch.dtensor(value, _torch.spec(mesh, places, value))
+    if value.layout is not torch.strided:
+        raise InputError(
+            f"A tensor of layout {value.layout} is used with a parameter, gradient or state of a parallel "
+            "model, which has no sparse operators. Pass tensor.to_dense()."
+        )
     plain = value.detach().to(like.device).contiguous()
     return distribute_tensor(plain, mesh, places)
 
