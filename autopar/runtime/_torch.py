@@ -20,13 +20,14 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous as rendezvous
-from torch.distributed.tensor import DTensor, Placement, _redistribute
+from torch.distributed.tensor import DTensor, Partial, Placement, Shard, _redistribute
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.modules.module import _global_forward_hooks, _IncompatibleKeys
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.torch_version import TorchVersion
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map_only as tree_map_only
@@ -203,6 +204,40 @@ def operators_of_several() -> Iterator[Any]:
         lists = sum(kind in ("List[Tensor]", "List[Optional[Tensor]]") for kind in kinds)
         if name != schema.name and tensors + 2 * lists > 1 and "backward" not in name:
             yield getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
+
+
+def take_view(tensor: DTensor, view: DTensor) -> None:
+    """Make a DTensor what a view of it is, with the view's shape."""
+    tensor._local_tensor, tensor._spec = view._local_tensor, view._spec
+    shape, strides = view.shape, view.stride()
+    with no_dispatch():
+        tensor.as_strided_(shape, strides)
+
+
+def averages_uneven(plan: Any, tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether a plan averages the means of shards, and these are of different sizes."""
+    made = getattr(plan, "output_spec", None)
+    if not isinstance(made, DTensorSpec) or not any(
+        isinstance(kind, Partial) and kind.reduce_op == "avg" for kind in made.placements
+    ):
+        return False
+    return any(
+        isinstance(kind, Shard) and each.shape[kind.dim] % each.device_mesh.size(axis)
+        for each in tensors
+        if isinstance(each, DTensor)
+        for axis, kind in enumerate(each.placements)
+    )
+
+
+def watch_data(check: Callable[[DTensor, Any], None]) -> None:
+    """Call `check` before ``tensor.data = value`` of a DTensor."""
+    standing: Any = torch.Tensor.data
+
+    def assign(tensor: DTensor, value: Any) -> None:
+        check(tensor, value)
+        standing.__set__(tensor, value)
+
+    DTensor.data = property(standing.__get__, assign)  # type: ignore[assignment, method-assign]
 
 
 def replace_methods(methods: Mapping[str, Callable[..., Any]]) -> None:

@@ -19,6 +19,7 @@ from autopar.runtime import _torch
 from autopar.runtime import whole_operators as whole
 from autopar.runtime.numbers import NUMBER, whole_number
 from autopar.runtime.parts import VIEWS, viewed
+from autopar.runtime.shape_in_place import PAIRS, reshaped
 from autopar.runtime.tensor_methods import replace_methods
 
 aten = torch.ops.aten
@@ -27,8 +28,6 @@ IN_PLACE = (
     aten.cauchy_.default, aten.log_normal_.default, aten.geometric_.default, aten.random_.default,
     getattr(aten.random_, "from"), aten.random_.to,
 )  # fmt: skip
-WHOLE = (aten.eye.out, aten.eye.m_out, aten.t_.default, aten.linalg_qr.default)
-"""Operators that `eye_` and `orthogonal_` of torch.nn.init run on a whole matrix."""
 FILLS = (aten.fill_.Tensor, aten.fill_.Scalar)
 LIKE = (aten.rand_like.default, aten.randn_like.default)
 
@@ -53,7 +52,7 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
         _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
         _torch.handle_operators(dict.fromkeys(VIEWS, _view))
         _torch.handle_operators({NUMBER: _number})
-        _torch.handle_operators(dict.fromkeys(WHOLE, _need_whole))
+        _torch.handle_operators(dict.fromkeys(PAIRS, partial(_ours, reshaped)))
         _torch.handle_operators(dict.fromkeys(whole.WHOLE, partial(_ours, whole.on_whole)))
         _torch.handle_operators(dict.fromkeys(FILLS, partial(_ours, whole.fill_)))
         _torch.handle_operators(dict.fromkeys(whole.FLATTENS, partial(_ours, whole.flattened)))
@@ -108,19 +107,6 @@ def _view(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mesh = args[0].device_mesh
     is_ours = mesh in _Meshes.whole or mesh in _Meshes.of_stages
     return (viewed if is_ours else _torch.unhandled)(operator, args, kwargs)
-
-
-def _need_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors = (each for each in (*args, *kwargs.values()) if isinstance(each, DTensor))
-    mesh = next(tensors).device_mesh
-    if mesh not in _Meshes.whole and mesh not in _Meshes.of_stages:
-        return _torch.unhandled(operator, args, kwargs)
-    raise InputError(
-        f"{operator} (perhaps from torch.nn.init.eye_ or orthogonal_) needs a whole tensor, but "
-        "ranks hold shards of a parallel model's parameters. Initialise the model before "
-        "autopar.parallelize, or pass whole tensors to parallel.load_state_dict(values, "
-        "strict=False)."
-    )
 
 
 def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

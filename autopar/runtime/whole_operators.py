@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from autopar.errors import AutoparError, InputError
 from autopar.runtime import _torch, agreement
 from autopar.runtime.parts import Part, refuse_write
+from autopar.runtime.shape_in_place import refuse_shape
 
 aten = torch.ops.aten
 WHOLE = (
@@ -30,15 +31,18 @@ def planned(
     plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return torch's plan for the shards, or the result on whole tensors if there is no right one."""
-    if _torch.draws(operator):
-        return on_whole(operator, args, kwargs)
+    if _torch.draws(operator) or any(each.is_out for each in _torch.arguments_of(operator)):
+        return on_whole(operator, args, kwargs)  # `out=` would take the result's layout
     try:
         found = plan()
     except AutoparError:
         raise
     except (RuntimeError, NotImplementedError, AssertionError, ValueError, TypeError, IndexError):
         return on_whole(operator, args, kwargs)
-    return on_whole(operator, args, kwargs) if _torch.moves_target(operator, args, found) else found
+    is_wrong = _torch.moves_target(operator, args, found) or _torch.averages_uneven(
+        found, tensors(args, kwargs)
+    )
+    return on_whole(operator, args, kwargs) if is_wrong else found
 
 
 def mixed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -115,11 +119,7 @@ def flattened(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def _write(operator: Any, target: DTensor, whole: torch.Tensor) -> None:
     if whole.shape != target.shape:
-        raise InputError(
-            f"{operator} gives a tensor of shape {tuple(target.shape)} the shape {tuple(whole.shape)} in "
-            "place, but it is sharded over the ranks. Shapes of parameters, gradients and states are fixed "
-            "after autopar.parallelize; use the operator that returns a new tensor."
-        )
+        refuse_shape(operator, target)
     cut = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
     _torch.local_of(target).copy_(_torch.local_of(cut))
 
