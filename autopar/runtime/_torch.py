@@ -179,6 +179,18 @@ def draws(operator: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operator.tags
 
 
+def is_misplanned(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Whether torch's plan is wrong for any layout.
+
+    An `out=` tensor takes the layout of the result, and no dims in a list, which mean all, count as none.
+    """
+    arguments = operator._schema.arguments
+    return any(each.is_out for each in arguments) or any(
+        argument.name == "dim" and isinstance(value, list) and not value
+        for argument, value in zip(arguments, args, strict=False)
+    )
+
+
 def is_view(operator: Any) -> bool:
     """Whether an operator returns views of its arguments."""
     return bool(operator._schema._is_view_op())
@@ -196,13 +208,13 @@ def arguments_of(operator: Any) -> Sequence[Any]:
 
 
 def operators_of_several() -> Iterator[Any]:
-    """Yield torch's operators that take more than one tensor, except those of backwards."""
+    """Yield torch's operators that take more than one tensor."""
     for schema in torch._C._jit_get_all_schemas():
         name = schema.name.removeprefix("aten::")
         kinds = [str(argument.type) for argument in schema.arguments]
         tensors = sum(kind in ("Tensor", "Optional[Tensor]") for kind in kinds)
         lists = sum(kind in ("List[Tensor]", "List[Optional[Tensor]]") for kind in kinds)
-        if name != schema.name and tensors + 2 * lists > 1 and "backward" not in name:
+        if name != schema.name and tensors + 2 * lists > 1:
             yield getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
 
 

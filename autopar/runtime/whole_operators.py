@@ -21,9 +21,14 @@ from autopar.runtime.shape_in_place import refuse_shape
 aten = torch.ops.aten
 WHOLE = (
     aten._unique2.default, aten.renorm.default, aten.renorm_.default, aten.allclose.default,
-    aten.index_put_.default, aten._index_put_impl_.default,
+    aten.index_put_.default, aten._index_put_impl_.default, aten.embedding.default,
+    aten.embedding_dense_backward.default, aten.gather.default, aten.huber_loss_backward.default,
+    aten.smooth_l1_loss_backward.default, aten.mse_loss_backward.default,
+    aten.binary_cross_entropy_backward.default, aten.soft_margin_loss_backward.default,
 )  # fmt: skip
 """Operators for which DTensor has no rule, or one that is wrong for some layouts."""
+FAILURES = (RuntimeError, AssertionError, ValueError, TypeError, IndexError)
+"""What torch raises where it cannot plan or run an operator on shards."""
 FLATTENS = (aten.view.default, aten._unsafe_view.default)
 
 
@@ -31,13 +36,13 @@ def planned(
     plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return torch's plan for the shards, or the result on whole tensors if there is no right one."""
-    if _torch.draws(operator) or any(each.is_out for each in _torch.arguments_of(operator)):
-        return on_whole(operator, args, kwargs)  # `out=` would take the result's layout
+    if _torch.draws(operator) or _torch.is_misplanned(operator, args):
+        return on_whole(operator, args, kwargs)
     try:
         found = plan()
     except AutoparError:
         raise
-    except (RuntimeError, NotImplementedError, AssertionError, ValueError, TypeError, IndexError):
+    except FAILURES:
         return on_whole(operator, args, kwargs)
     is_wrong = _torch.moves_target(operator, args, found) or _torch.averages_uneven(
         found, tensors(args, kwargs)
@@ -51,13 +56,25 @@ def mixed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(each, Part) for each in targets):
         refuse_write(operator.__name__)
     if not any(map(_is_plain, given)):
-        return _torch.unhandled(operator, args, kwargs)
+        return _on_shards(operator, args, kwargs)
     if any(map(_is_plain, targets)):
         return on_whole(operator, args, kwargs)
     like = next(each for each in given if isinstance(each, DTensor))
     _meet(operator, given, is_sent=True)
     args, kwargs = _torch.tree_map_only(torch.Tensor, lambda x: _sent(x, like), (args, kwargs))
-    return _torch.unhandled(operator, args, kwargs)
+    return _on_shards(operator, args, kwargs)
+
+
+def _on_shards(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator as torch plans it; if that fails half-way, and nothing was written, on whole tensors."""
+    try:
+        return _torch.unhandled(operator, args, kwargs)
+    except AutoparError:
+        raise
+    except FAILURES:
+        if next(_targets(operator, args, kwargs), None) is not None:
+            raise
+    return on_whole(operator, args, kwargs)
 
 
 def on_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
