@@ -19,7 +19,6 @@ def replace_methods(is_ours: Callable[[DTensor], bool]) -> None:
     """Replace the methods, for tensors that `is_ours` holds for."""
     methods = {
         "__format__": _format, "numpy": _numpy, "tolist": _tolist, "share_memory_": _share_memory,
-        "data_ptr": _data_ptr,
     }  # fmt: skip
 
     def chosen(ours: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,12 +48,6 @@ def _numpy(tensor: DTensor, *args: Any, **kwargs: Any) -> Any:
     if not all(isinstance(kind, Replicate) for kind in tensor.placements):
         array.flags.writeable = False
     return array
-
-
-def _data_ptr(tensor: DTensor) -> int:
-    """Return the address of this rank's part, by which programs find tied weights; torch returns 0."""
-    local = _torch.local_of(tensor)
-    return local.data_ptr() or _torch.storage_of(local)
 
 
 def _share_memory(tensor: DTensor) -> NoReturn:

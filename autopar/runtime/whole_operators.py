@@ -8,7 +8,7 @@ the mesh, unless the operator writes to it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
@@ -42,12 +42,23 @@ def planned(
         found = plan()
     except AutoparError:
         raise
-    except FAILURES:
+    except FAILURES as error:
+        if "c10d" in operator.namespace:
+            refuse_collective(operator, error)
         return on_whole(operator, args, kwargs)
     is_wrong = _torch.moves_target(operator, args, found) or _torch.averages_uneven(
         found, tensors(args, kwargs)
     )
     return on_whole(operator, args, kwargs) if is_wrong else found
+
+
+def refuse_collective(operator: Any, cause: Exception) -> NoReturn:
+    """Raise `InputError` for a collective of the user on a tensor of which ranks have parts."""
+    raise InputError(
+        f"{operator} communicates a parameter, gradient or state of a parallel model. Leave it out: "
+        "gradients are summed over the ranks already, and replicas of parameters are equal. For other "
+        "purposes pass it the whole plain values, tensor.full_tensor()."
+    ) from cause
 
 
 def mixed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
