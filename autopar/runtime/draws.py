@@ -16,11 +16,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime import whole_operators as whole
 from autopar.runtime.numbers import NUMBER, whole_number
+from autopar.runtime.operators import _torch as dispatch
+from autopar.runtime.operators import whole
+from autopar.runtime.operators.shape_in_place import PAIRS, reshaped
+from autopar.runtime.operators.tensor_methods import replace_methods
 from autopar.runtime.parts import VIEWS, viewed
-from autopar.runtime.shape_in_place import PAIRS, reshaped
-from autopar.runtime.tensor_methods import replace_methods
 
 aten = torch.ops.aten
 IN_PLACE = (
@@ -48,23 +49,25 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
     (_Meshes.of_stages if is_stage else _Meshes.whole).add(mesh)
     if not _Meshes.handled:
         _Meshes.handled = True
-        _torch.wrap_handlers(_standing)
-        _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
-        _torch.handle_operators(dict.fromkeys(VIEWS, _view))
-        _torch.handle_operators({NUMBER: _number})
-        _torch.handle_operators(dict.fromkeys(PAIRS, partial(_ours, reshaped)))
-        _torch.handle_operators(dict.fromkeys(whole.WHOLE, partial(_ours, whole.on_whole)))
-        _torch.handle_operators(dict.fromkeys(FILLS, partial(_ours, whole.fill_)))
-        _torch.handle_operators(dict.fromkeys(whole.FLATTENS, partial(_ours, whole.flattened)))
-        _torch.add_handlers(_torch.operators_of_several(), partial(_ours, whole.mixed))
-        _torch.plan_operators(_planned)
+        dispatch.wrap_handlers(_standing)
+        dispatch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
+        dispatch.handle_operators(dict.fromkeys(VIEWS, _view))
+        dispatch.handle_operators({NUMBER: _number})
+        dispatch.handle_operators(dict.fromkeys(PAIRS, partial(_ours, reshaped)))
+        dispatch.handle_operators(dict.fromkeys(whole.WHOLE, partial(_ours, whole.on_whole)))
+        dispatch.handle_operators(dict.fromkeys(FILLS, partial(_ours, whole.fill_)))
+        dispatch.handle_operators(dict.fromkeys(whole.FLATTENS, partial(_ours, whole.flattened)))
+        dispatch.add_handlers(dispatch.operators_of_several(), partial(_ours, whole.mixed))
+        dispatch.plan_operators(_planned)
         replace_methods(lambda tensor: _is_ours((tensor,), {}))
 
 
-def _ours(run: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _ours(
+    run: dispatch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Run an operator our way if a tensor is on the mesh of a parallel model."""
     is_ours = _is_ours(args, kwargs)
-    return (run if is_ours else _torch.unhandled)(operator, args, kwargs)
+    return (run if is_ours else dispatch.unhandled)(operator, args, kwargs)
 
 
 def _is_ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -75,17 +78,17 @@ def _is_ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _planned(
-    plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: dispatch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if not _is_ours(args, kwargs):
         return plan()
-    if _torch.draws(operator):
+    if dispatch.draws(operator):
         _refuse_draws_of_stages(operator, args, kwargs)
     return whole.planned(plan, operator, args, kwargs)
 
 
 def _standing(
-    standing: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    standing: dispatch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run an operator by torch's own handler, or on whole tensors where that refuses it."""
     try:
@@ -100,13 +103,13 @@ def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     mesh = args[0].device_mesh
     if mesh in _Meshes.whole or mesh in _Meshes.of_stages:
         return whole_number(operator, args, kwargs, mesh in _Meshes.of_stages)
-    return _torch.unhandled(operator, args, kwargs)
+    return dispatch.unhandled(operator, args, kwargs)
 
 
 def _view(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mesh = args[0].device_mesh
     is_ours = mesh in _Meshes.whole or mesh in _Meshes.of_stages
-    return (viewed if is_ours else _torch.unhandled)(operator, args, kwargs)
+    return (viewed if is_ours else dispatch.unhandled)(operator, args, kwargs)
 
 
 def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -114,7 +117,7 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     assert isinstance(tensor, DTensor)
     _refuse_draws_of_stages(operator, args, kwargs)
     if tensor.device_mesh not in _Meshes.whole:
-        return _torch.unhandled(operator, args, kwargs)
+        return dispatch.unhandled(operator, args, kwargs)
     plain = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
     empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     drawn = operator(empty, *args[1:], **plain)
@@ -126,9 +129,7 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tensor
 
 
-def _refuse_draws_of_stages(
-    operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _refuse_draws_of_stages(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = (each for each in whole.tensors(args, kwargs) if isinstance(each, DTensor))
     if any(each.device_mesh in _Meshes.of_stages for each in given):
         raise InputError(

@@ -33,6 +33,7 @@ from autopar.request.coupling import (
     wraps_another,
 )
 from autopar.runtime import _torch
+from autopar.runtime.operators import _torch as dispatch
 from autopar.runtime.whole_step import WholeStep
 
 OURS = "_autopar_updates_locally"
@@ -44,7 +45,7 @@ def update_locally(parameter: nn.Parameter, name: str) -> None:
     setattr(parameter, OURS, name)
     if not _Hooks.installed:
         _Hooks.installed = True
-        _torch.watch_data(_refuse_other_data)
+        dispatch.watch_data(_refuse_other_data)
         register_optimizer_step_pre_hook(_before)
         register_optimizer_step_post_hook(_after)
 
@@ -58,9 +59,9 @@ def _refuse_other_data(tensor: torch.Tensor, value: Any) -> None:
 def refuse_data(name: str) -> NoReturn:
     """Raise `InputError` for ``p.data = ...``, which does not change a DTensor's local tensor."""
     raise InputError(
-        f"{name}.data was assigned (as torch.nn.utils.vector_to_parameters does), which does not change the "
-        "parameter: the step computes with its shards. Write into it instead, under torch.no_grad(): "
-        "parameter.copy_(values), with whole values."
+        f"{name}.data was assigned (as torch.nn.utils.vector_to_parameters does), which does not "
+        "change the parameter: the step computes with its shards. Write into it instead, under "
+        "torch.no_grad(): parameter.copy_(values), with whole values."
     )
 
 

@@ -18,7 +18,9 @@ def test_operators_are_those_of_one_process(pool: Pool, name: str, options: Any)
     pool.run(2, jobs.equal, name, options)
 
 
-@pytest.mark.parametrize(("name", "options"), rotated(jobs.DRAWS, [(way,) for way in jobs.WAYS[:2]]))
+@pytest.mark.parametrize(
+    ("name", "options"), rotated(jobs.DRAWS, [(way,) for way in jobs.WAYS[:2]])
+)
 def test_draws_are_those_of_the_first_rank(pool: Pool, name: str, options: Any) -> None:
     pool.run(2, jobs.equal, name, options)
 

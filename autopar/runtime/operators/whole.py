@@ -1,8 +1,8 @@
 """Operators on parameters that torch's DTensor cannot compute on shards: computed on whole tensors.
 
-Every rank computes the same.  Results are replicated DTensors, and what was written in place is cut again
-into the parts of the ranks.  A plain tensor beside a DTensor holds whole values: those of the first rank of
-the mesh, unless the operator writes to it.
+Every rank computes the same.  Results are replicated DTensors, and what was written in place is cut
+again into the parts of the ranks.  A plain tensor beside a DTensor holds whole values: those of the
+first rank of the mesh, unless the operator writes to it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from autopar.errors import AutoparError, InputError
 from autopar.runtime import _torch, agreement
+from autopar.runtime.operators import _torch as dispatch
+from autopar.runtime.operators.shape_in_place import refuse_shape
 from autopar.runtime.parts import Part, refuse_write
-from autopar.runtime.shape_in_place import refuse_shape
 
 aten = torch.ops.aten
 WHOLE = (
@@ -33,10 +34,10 @@ FLATTENS = (aten.view.default, aten._unsafe_view.default)
 
 
 def planned(
-    plan: _torch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: dispatch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return torch's plan for the shards, or the result on whole tensors if there is no right one."""
-    if _torch.draws(operator) or _torch.is_misplanned(operator, args):
+    if dispatch.draws(operator) or dispatch.is_misplanned(operator, args):
         return on_whole(operator, args, kwargs)
     try:
         found = plan()
@@ -46,7 +47,7 @@ def planned(
         if "c10d" in operator.namespace:
             refuse_collective(operator, error)
         return on_whole(operator, args, kwargs)
-    is_wrong = _torch.moves_target(operator, args, found) or _torch.averages_uneven(
+    is_wrong = dispatch.moves_target(operator, args, found) or dispatch.averages_uneven(
         found, tensors(args, kwargs)
     )
     return on_whole(operator, args, kwargs) if is_wrong else found
@@ -77,9 +78,9 @@ def mixed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _on_shards(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator as torch plans it; if that fails half-way, and nothing was written, on whole tensors."""
+    """Run an operator as torch plans it; if that fails, and nothing was written, on whole tensors."""
     try:
-        return _torch.unhandled(operator, args, kwargs)
+        return dispatch.unhandled(operator, args, kwargs)
     except AutoparError:
         raise
     except FAILURES:
@@ -108,14 +109,14 @@ def on_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
     whole_args, whole_kwargs = _torch.tree_map_only(torch.Tensor, given, (args, kwargs))
     made = operator(*whole_args, **whole_kwargs)
-    if _torch.draws(operator):  # generators of the ranks may differ
+    if dispatch.draws(operator):  # generators of the ranks may differ
         _torch.tree_map_only(torch.Tensor, lambda x: _sent(x, like), (made, *written.values()))
     for target, whole in written.values():
         _write(operator, target, whole)
     if not sends:
         return made
     places = {id(whole): target for target, whole in written.values()}
-    kind = Part if _torch.is_view(operator) and not _is_whole(like) else DTensor
+    kind = Part if dispatch.is_view(operator) and not _is_whole(like) else DTensor
 
     def result(value: torch.Tensor) -> torch.Tensor:
         return places[id(value)] if id(value) in places else _replicated(value, like, kind)
@@ -132,13 +133,13 @@ def fill_(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = args[1]
         _torch.local_of(tensor).fill_(_whole(value) if isinstance(value, DTensor) else value)
         return tensor
-    return _torch.unhandled(operator, args, kwargs)
+    return dispatch.unhandled(operator, args, kwargs)
 
 
 def flattened(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a view; of uneven shards, which DTensor cannot flatten, a read-only copy is gathered."""
     try:
-        return _torch.unhandled(operator, args, kwargs)
+        return dispatch.unhandled(operator, args, kwargs)
     except RuntimeError as error:
         if "unevenly sharded" not in str(error) or type(args[0]) is not DTensor:
             raise
@@ -156,8 +157,8 @@ def _targets(
     operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[torch.Tensor]:
     """Yield the tensors that an operator writes to."""
-    for place, argument in enumerate(_torch.arguments_of(operator)):
-        if _torch.is_written(argument):
+    for place, argument in enumerate(dispatch.arguments_of(operator)):
+        if dispatch.is_written(argument):
             value = args[place] if place < len(args) else kwargs.get(argument.name)
             yield from tensors((value,), {})
 
@@ -201,8 +202,8 @@ def _sent(value: torch.Tensor, like: DTensor) -> DTensor:
         return _torch.dtensor(value, _torch.spec(mesh, places, value))
     if value.layout is not torch.strided:
         raise InputError(
-            f"A tensor of layout {value.layout} is used with a parameter, gradient or state of a parallel "
-            "model, which has no sparse operators. Pass tensor.to_dense()."
+            f"A tensor of layout {value.layout} is used with a parameter, gradient or state of a "
+            "parallel model, which has no sparse operators. Pass tensor.to_dense()."
         )
     plain = value.detach().to(like.device).contiguous()
     return distribute_tensor(plain, mesh, places)

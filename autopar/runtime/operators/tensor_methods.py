@@ -1,4 +1,4 @@
-"""Methods of tensors that DTensor refuses or gets wrong: formatting, lists and arrays of whole values."""
+"""Methods of tensors that DTensor refuses or gets wrong: formatting, lists and arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from autopar.errors import InputError
 from autopar.runtime import _torch, agreement
+from autopar.runtime.operators import _torch as dispatch
 
 Standing = Callable[..., Any]
 """Torch's own method."""
@@ -17,7 +18,7 @@ Standing = Callable[..., Any]
 
 def replace_methods(is_ours: Callable[[DTensor], bool]) -> None:
     """Replace the methods, for tensors that `is_ours` holds for."""
-    methods = {
+    methods: dict[str, Callable[..., Any]] = {
         "__format__": _format, "numpy": _numpy, "tolist": _tolist, "share_memory_": _share_memory,
     }  # fmt: skip
 
@@ -27,7 +28,7 @@ def replace_methods(is_ours: Callable[[DTensor], bool]) -> None:
 
         return method
 
-    _torch.replace_methods({name: chosen(ours) for name, ours in methods.items()})
+    dispatch.replace_methods({name: chosen(ours) for name, ours in methods.items()})
 
 
 def _format(tensor: DTensor, spec: str) -> str:
@@ -52,8 +53,9 @@ def _numpy(tensor: DTensor, *args: Any, **kwargs: Any) -> Any:
 
 def _share_memory(tensor: DTensor) -> NoReturn:
     raise InputError(
-        f"A tensor of shape {tuple(tensor.shape)} of a parallel model cannot move to shared memory: ranks "
-        "hold parts of it. Share a copy of the whole values: tensor.full_tensor().clone().share_memory_()."
+        f"A tensor of shape {tuple(tensor.shape)} of a parallel model cannot move to shared memory: "
+        "ranks hold parts of it. Share a copy of the whole values: "
+        "tensor.full_tensor().clone().share_memory_()."
     )
 
 

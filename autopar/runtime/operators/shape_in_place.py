@@ -1,4 +1,4 @@
-"""Operators that change a tensor's shape in place (``squeeze_``, ``t_``): DTensor keeps its old shape."""
+"""Operators that change a tensor's shape in place, such as ``squeeze_``: DTensor keeps its old shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
-from autopar.runtime import _torch
+from autopar.runtime.operators import _torch as dispatch
 
 aten = torch.ops.aten
 PAIRS = {
@@ -26,13 +26,14 @@ def reshaped(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     assert isinstance(tensor, DTensor)
     if isinstance(tensor, nn.Parameter):
         refuse_shape(operator, tensor)
-    _torch.take_view(tensor, PAIRS[operator](*args, **kwargs))
+    dispatch.take_view(tensor, PAIRS[operator](*args, **kwargs))
     return tensor
 
 
 def refuse_shape(operator: Any, tensor: torch.Tensor) -> None:
     """Raise `InputError` for a change of the shape of a sharded tensor."""
     raise InputError(
-        f"{operator} changes the shape of a tensor of shape {tuple(tensor.shape)} in place, but a parallel "
-        "model's shapes are fixed after autopar.parallelize. Use the operator that returns a new tensor."
+        f"{operator} changes the shape of a tensor of shape {tuple(tensor.shape)} in place, but shapes "
+        "of a parallel model's tensors are fixed after autopar.parallelize. Use the operator that "
+        "returns a new tensor."
     )
