@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial, partialmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial, partialmethod
 from typing import Any
 
 import torch
@@ -101,15 +101,14 @@ def is_view(operator: Any) -> bool:
     return bool(operator._schema._is_view_op())
 
 
-def is_written(argument: Any) -> bool:
-    """Whether an operator writes to this argument of its schema."""
-    return argument.alias_info is not None and bool(argument.alias_info.is_write)
-
-
-def arguments_of(operator: Any) -> Sequence[Any]:
-    """Return the arguments of an operator's schema."""
-    arguments: Sequence[Any] = operator._schema.arguments
-    return arguments
+@cache
+def written_places(operator: Any) -> tuple[tuple[int, str], ...]:
+    """Return places and names of the arguments that an operator writes to."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(operator._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
 
 
 def operators_of_several() -> Iterator[Any]:

@@ -157,10 +157,9 @@ def _targets(
     operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[torch.Tensor]:
     """Yield the tensors that an operator writes to."""
-    for place, argument in enumerate(dispatch.arguments_of(operator)):
-        if dispatch.is_written(argument):
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            yield from tensors((value,), {})
+    for place, name in dispatch.written_places(operator):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        yield from tensors((value,), {})
 
 
 def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
