@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,24 +110,6 @@ NORMS: tuple[Any, ...] = (
 NORMS_OF_MANY: tuple[Any, ...] = (torch._foreach_norm,)
 GRADIENT_OF: Any = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 """The function behind ``tensor.grad``."""
-Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-def handle_operators(handlers: Mapping[Any, Handler]) -> None:
-    """Install handlers that replace DTensor operators, as torch's own loss_parallel does."""
-    dispatcher = DTensor._op_dispatcher
-    dispatcher._custom_op_handlers = {**dispatcher._custom_op_handlers, **handlers}
-
-
-def unhandled(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a DTensor operator without its handler."""
-    dispatcher = DTensor._op_dispatcher
-    handlers = dispatcher._custom_op_handlers
-    dispatcher._custom_op_handlers = {k: v for k, v in handlers.items() if k is not operator}
-    try:
-        return operator(*args, **kwargs)
-    finally:
-        dispatcher._custom_op_handlers = handlers
 
 
 def dtensor_like(local: torch.Tensor, other: DTensor) -> DTensor:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
 from autopar import errors
 from autopar.errors import AutoparError, RankFailedError, RankMismatchError
 from autopar.runtime import failure_watchdog as faults
@@ -37,6 +40,12 @@ def begin(call: str, *, meet: bool = False) -> None:
     faults.refuse_left(call)
     if changed or meet:
         assert_same_on_all_ranks(TOGETHER, call)
+
+
+def begin_together(call: str, mesh: DeviceMesh) -> None:
+    """Begin a call that all ranks of a mesh make; compared if these are all ranks, not within stages."""
+    if mesh.size() == dist.get_world_size():
+        begin(call, meet=True)
 
 
 def assert_same_on_all_ranks(what: str, value: str, remedy: str = SAME_CALLS) -> None:

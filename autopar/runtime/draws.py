@@ -16,8 +16,11 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
-from autopar.runtime import whole_operators as whole
 from autopar.runtime.numbers import NUMBER, whole_number
+from autopar.runtime.operators import _torch as dispatch
+from autopar.runtime.operators import whole
+from autopar.runtime.operators.shape_in_place import PAIRS, reshaped
+from autopar.runtime.operators.tensor_methods import replace_methods
 from autopar.runtime.parts import VIEWS, viewed
 
 aten = torch.ops.aten
@@ -26,14 +29,7 @@ IN_PLACE = (
     aten.cauchy_.default, aten.log_normal_.default, aten.geometric_.default, aten.random_.default,
     getattr(aten.random_, "from"), aten.random_.to,
 )  # fmt: skip
-WHOLE = (aten.eye.out, aten.eye.m_out, aten.t_.default, aten.linalg_qr.default)
-"""Operators that `eye_` and `orthogonal_` of torch.nn.init run on a whole matrix."""
-WHOLE_OPERATORS: tuple[tuple[tuple[Any, ...], _torch.Handler], ...] = (
-    (whole.LACKED, whole.on_whole),
-    (whole.LACKED_IN_PLACE, whole.in_place),
-    (whole.WRITES, whole.written),
-    (whole.FLATTENS, whole.flattened),
-)
+FILLS = (aten.fill_.Tensor, aten.fill_.Scalar)
 LIKE = (aten.rand_like.default, aten.randn_like.default)
 
 
@@ -53,61 +49,75 @@ def draw_whole(mesh: DeviceMesh, *, is_stage: bool) -> None:
     (_Meshes.of_stages if is_stage else _Meshes.whole).add(mesh)
     if not _Meshes.handled:
         _Meshes.handled = True
-        _torch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
-        _torch.handle_operators(dict.fromkeys(VIEWS, _view))
-        _torch.handle_operators({NUMBER: _number})
-        _torch.handle_operators(dict.fromkeys(WHOLE, _need_whole))
-        for operators, run in WHOLE_OPERATORS:
-            _torch.handle_operators(dict.fromkeys(operators, partial(_ours, run)))
+        dispatch.wrap_handlers(_standing)
+        dispatch.handle_operators(dict.fromkeys((*IN_PLACE, *LIKE), _draw))
+        dispatch.handle_operators(dict.fromkeys(VIEWS, _view))
+        dispatch.handle_operators({NUMBER: _number})
+        dispatch.handle_operators(dict.fromkeys(PAIRS, partial(_ours, reshaped)))
+        dispatch.handle_operators(dict.fromkeys(whole.WHOLE, partial(_ours, whole.on_whole)))
+        dispatch.handle_operators(dict.fromkeys(FILLS, partial(_ours, whole.fill_)))
+        dispatch.handle_operators(dict.fromkeys(whole.FLATTENS, partial(_ours, whole.flattened)))
+        dispatch.add_handlers(dispatch.operators_of_several(), partial(_ours, whole.mixed))
+        dispatch.plan_operators(_planned)
+        replace_methods(lambda tensor: _is_ours((tensor,), {}))
 
 
-def _ours(run: _torch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator our way if its first tensor is on the mesh of a parallel model."""
-    first = args[0]
-    is_ours = isinstance(first, DTensor) and (
+def _ours(
+    run: dispatch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an operator our way if a tensor is on the mesh of a parallel model."""
+    is_ours = _is_ours(args, kwargs)
+    return (run if is_ours else dispatch.unhandled)(operator, args, kwargs)
+
+
+def _is_ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    first = next((e for e in whole.tensors(args, kwargs) if isinstance(e, DTensor)), None)
+    return first is not None and (
         first.device_mesh in _Meshes.whole or first.device_mesh in _Meshes.of_stages
     )
-    return (run if is_ours else _torch.unhandled)(operator, args, kwargs)
+
+
+def _planned(
+    plan: dispatch.Plan, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if not _is_ours(args, kwargs):
+        return plan()
+    if dispatch.draws(operator):
+        _refuse_draws_of_stages(operator, args, kwargs)
+    return whole.planned(plan, operator, args, kwargs)
+
+
+def _standing(
+    standing: dispatch.Handler, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an operator by torch's own handler, or on whole tensors where that refuses it."""
+    try:
+        return standing(operator, args, kwargs)
+    except RuntimeError:
+        if not _is_ours(args, kwargs):
+            raise
+    return whole.on_whole(operator, args, kwargs)
 
 
 def _number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mesh = args[0].device_mesh
     if mesh in _Meshes.whole or mesh in _Meshes.of_stages:
         return whole_number(operator, args, kwargs, mesh in _Meshes.of_stages)
-    return _torch.unhandled(operator, args, kwargs)
+    return dispatch.unhandled(operator, args, kwargs)
 
 
 def _view(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mesh = args[0].device_mesh
     is_ours = mesh in _Meshes.whole or mesh in _Meshes.of_stages
-    return (viewed if is_ours else _torch.unhandled)(operator, args, kwargs)
-
-
-def _need_whole(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors = (each for each in (*args, *kwargs.values()) if isinstance(each, DTensor))
-    mesh = next(tensors).device_mesh
-    if mesh not in _Meshes.whole and mesh not in _Meshes.of_stages:
-        return _torch.unhandled(operator, args, kwargs)
-    raise InputError(
-        f"{operator} (perhaps from torch.nn.init.eye_ or orthogonal_) needs a whole tensor, but "
-        "ranks hold shards of a parallel model's parameters. Initialise the model before "
-        "autopar.parallelize, or pass whole tensors to parallel.load_state_dict(values, "
-        "strict=False)."
-    )
+    return (viewed if is_ours else dispatch.unhandled)(operator, args, kwargs)
 
 
 def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     assert isinstance(tensor, DTensor)
-    if tensor.device_mesh in _Meshes.of_stages:
-        raise InputError(
-            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold "
-            "different stages: the values would differ from those of one process. Initialise "
-            "the model before autopar.parallelize, pass it weights=autopar.Weights(init=...), "
-            "or pass the values to parallel.load_state_dict."
-        )
+    _refuse_draws_of_stages(operator, args, kwargs)
     if tensor.device_mesh not in _Meshes.whole:
-        return _torch.unhandled(operator, args, kwargs)
+        return dispatch.unhandled(operator, args, kwargs)
     plain = {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")}
     empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     drawn = operator(empty, *args[1:], **plain)
@@ -117,3 +127,14 @@ def _draw(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch.no_grad():
         _torch.local_of(tensor).copy_(_torch.local_of(cut))
     return tensor
+
+
+def _refuse_draws_of_stages(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    given = (each for each in whole.tensors(args, kwargs) if isinstance(each, DTensor))
+    if any(each.device_mesh in _Meshes.of_stages for each in given):
+        raise InputError(
+            f"{operator} draws random values for a parameter of a pipeline, whose ranks hold "
+            "different stages: the values would differ from those of one process. Initialise "
+            "the model before autopar.parallelize, pass it weights=autopar.Weights(init=...), "
+            "or pass the values to parallel.load_state_dict."
+        )

@@ -8,7 +8,8 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate
 
 from autopar.errors import InputError
-from autopar.runtime import _torch, agreement
+from autopar.runtime import agreement
+from autopar.runtime.operators import _torch as dispatch
 from autopar.runtime.pipeline.stage_tensor import StageTensor
 
 NUMBER = torch.ops.aten._local_scalar_dense.default
@@ -26,7 +27,7 @@ def whole_number(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], s
     if isinstance(tensor, StageTensor):
         tensor.read(is_decision=tensor.dtype is torch.bool)
     if all(isinstance(kind, Replicate) for kind in tensor.placements):
-        return _torch.unhandled(operator, args, kwargs)
+        return dispatch.unhandled(operator, args, kwargs)
     if isinstance(tensor, StageTensor) and tensor.origin.loops.apart:
         return tensor.full_tensor().item()  # all ranks of the stage read it, one by one
     if stage:

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
+from autopar.runtime.operators import _torch as dispatch
 
 aten = torch.ops.aten
 VIEWS = {
@@ -42,7 +43,7 @@ def refuse_write(name: str) -> NoReturn:
 
 def viewed(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the operator; results that are not views of this rank's shard become a `Part`."""
-    made, place = _torch.unhandled(operator, args, kwargs), VIEWS[operator]
+    made, place = dispatch.unhandled(operator, args, kwargs), VIEWS[operator]
     cut = [kind for kind in args[0].placements if not isinstance(kind, Replicate)]
     if place is not None:
         dim = args[place] if len(args) > place else kwargs.get("dim", 0)

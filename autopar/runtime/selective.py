@@ -105,7 +105,11 @@ class _FirstRun(_torch.TorchDispatchMode):
 
 
 class _SecondRun(_torch.TorchDispatchMode):
-    """Takes from the cache what the first run put there."""
+    """Takes from the cache what the first run put there.
+
+    A backward through a retained graph runs the block again.  The cache is used up then, which frees its
+    memory as early as possible, and everything is computed again.
+    """
 
     def __init__(self, kept: deque[_Result]) -> None:
         super().__init__()
@@ -113,16 +117,13 @@ class _SecondRun(_torch.TorchDispatchMode):
 
     def __enter__(self) -> Any:
         self._runs += 1
-        if self._runs > 1:
-            raise InputError(
-                'A second backward went through a block under recompute="selective", whose cache the '
-                'first one has used up. Call backward once, or use recompute="full".'
-            )
         return super().__enter__()
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if self._runs > 1:
+            return operator(*args, **(kwargs or {}))
         if operator is torch.ops.autopar.kept_reduction.default:
             return [self._next(torch.ops.autopar.keep_reduction.default)]
         if is_kept(operator):

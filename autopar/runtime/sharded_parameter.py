@@ -20,7 +20,7 @@ from autopar.plans.hops import Hop
 from autopar.runtime import _torch
 from autopar.runtime.padded_layout import PaddedLayout
 from autopar.runtime.shard_layout import ShardLayout
-from autopar.runtime.updates import update_locally
+from autopar.runtime.updates import refuse_data, update_locally
 
 
 def unmarked(gradient: DTensor) -> DTensor:
@@ -74,7 +74,7 @@ class ShardedParameter:
     def __post_init__(self) -> None:
         self.leaf = self.new_leaf()
         self.memory = _torch.storage_of(self.parameter)
-        update_locally(self.parameter)
+        update_locally(self.parameter, self.name)
 
     @property
     def local(self) -> torch.Tensor:
@@ -310,8 +310,4 @@ def refuse_other_data(slots: Iterable[ShardedParameter]) -> None:
     for slot in assigned:
         slot.memory = now[slot.name]  # raise only once: the shards still have their values
     if assigned:
-        raise InputError(
-            f"{assigned[0].name}.data was assigned, which does not change the parameter: the "
-            "step computes with the old shards. Write into it instead, under torch.no_grad(): "
-            "parameter.copy_(values); whole values go through parallel.load_state_dict."
-        )
+        refuse_data(assigned[0].name)

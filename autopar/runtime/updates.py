@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakMethod
 
 import torch
@@ -33,19 +33,36 @@ from autopar.request.coupling import (
     wraps_another,
 )
 from autopar.runtime import _torch
+from autopar.runtime.operators import _torch as dispatch
 from autopar.runtime.whole_step import WholeStep
 
 OURS = "_autopar_updates_locally"
 State = dict[str, Any]
 
 
-def update_locally(parameter: nn.Parameter) -> None:
+def update_locally(parameter: nn.Parameter, name: str) -> None:
     """Allow optimizers to step on a DTensor parameter's local tensor."""
-    setattr(parameter, OURS, True)
+    setattr(parameter, OURS, name)
     if not _Hooks.installed:
         _Hooks.installed = True
+        dispatch.watch_data(_refuse_other_data)
         register_optimizer_step_pre_hook(_before)
         register_optimizer_step_post_hook(_after)
+
+
+def _refuse_other_data(tensor: torch.Tensor, value: Any) -> None:
+    name = getattr(tensor, OURS, None)
+    if name is not None and _torch.storage_of(value) != _torch.storage_of(tensor):
+        refuse_data(name)
+
+
+def refuse_data(name: str) -> NoReturn:
+    """Raise `InputError` for ``p.data = ...``, which does not change a DTensor's local tensor."""
+    raise InputError(
+        f"{name}.data was assigned (as torch.nn.utils.vector_to_parameters does), which does not "
+        "change the parameter: the step computes with its shards. Write into it instead, under "
+        "torch.no_grad(): parameter.copy_(values), with whole values."
+    )
 
 
 def check_before_steps(

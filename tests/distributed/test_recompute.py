@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 
 from autopar.ir.blocks import Recompute
 from autopar.plans.plan import Plan
 from tests import parity
-from tests.distributed import jobs
+from tests.daily import daily
+from tests.distributed import jobs, retained_jobs
 from tests.distributed.test_parity import MESHES, MORE, run
 from tests.pool import Pool
 
@@ -67,3 +69,22 @@ def test_dropout_draws_the_same_numbers_again(pool: Pool, preset: str) -> None:
 )
 def test_many_random_plans_of_random_blocks(pool: Pool, name: str, shape: tuple[int, ...]) -> None:
     run(pool, [parity.random_work(name, shape, 4000 + i, True) for i in range(MORE)])
+
+
+@pytest.mark.parametrize(
+    ("preset", "mode"),
+    daily([*product(("fsdp", "megatron"), ("selective", "full"))], [("fsdp", "selective")]),
+)
+def test_several_backwards_of_one_graph(pool: Pool, preset: str, mode: Recompute) -> None:
+    pool.run(2, retained_jobs.retained, preset, mode)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "mode"),
+    daily(
+        [*product(("zb-h1", "zb-h2", "zb-v", "dualpipe-v"), ("selective", "full"))],
+        [("zb-v", "selective")],
+    ),
+)
+def test_a_backward_in_two_parts(pool: Pool, schedule: str, mode: Recompute) -> None:
+    pool.run(2, retained_jobs.split, schedule, mode)

@@ -19,5 +19,5 @@ def test_extra_states_are_kept(pool: Pool, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.thorough
-def test_whole_matrices_and_models_are_refused(pool: Pool) -> None:
+def test_methods_of_whole_models_are_refused(pool: Pool) -> None:
     pool.run(2, jobs.refused)

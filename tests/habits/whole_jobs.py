@@ -78,16 +78,10 @@ def said(call: Any, words: str) -> None:
 
 
 def refused() -> None:
-    """Initialisers of whole matrices, and methods of Hugging Face models; weights stay as they were."""
+    """Methods of Hugging Face models that need whole weights; weights stay as they were."""
     model, batch, loss = models.gpt2(layers=2)
     parallel = autopar.parallelize(model, 2, batch, loss=loss, preset="fsdp", hardware="cpu")
-    weight = parallel.get_parameter("transformer.h.0.mlp.c_fc.weight")
     before = parallel.full_state_dict()
-    with torch.no_grad():
-        for name in ("eye_", "orthogonal_"):
-            said(lambda name=name: getattr(nn.init, name)(weight), "before autopar.parallelize")
-    after = parallel.full_state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
     said(lambda: parallel.save_pretrained("/tmp/nowhere"), "state_dict=")
     said(lambda: parallel.generate(batch["input_ids"]), "generate there")
     said(lambda: parallel.resize_token_embeddings(100), "before autopar.parallelize")

@@ -89,11 +89,16 @@ def test_a_second_reduction_replaces_the_first() -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_a_second_backward_raises() -> None:
-    loss = recomputed(block, *operands()).sum()
-    loss.backward(retain_graph=True)
-    with pytest.raises(InputError, match=r'recompute="full"'):
-        loss.backward()
+def test_further_backwards_compute_everything_again() -> None:
+    inputs = operands()
+    wanted = torch.autograd.grad(block(*inputs).sum(), inputs)
+    reductions.clear()
+    loss = recomputed(block, *inputs).sum()
+    for runs in range(3):
+        found = torch.autograd.grad(loss, inputs, retain_graph=True)
+        assert len(reductions) == 1 + runs
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_a_result_that_is_changed_in_place_raises() -> None:

@@ -65,7 +65,7 @@ def plain() -> list[nn.Parameter]:
 def ours(mesh: DeviceMesh) -> list[nn.Parameter]:
     made = [nn.Parameter(DTensor.from_local(p.detach(), mesh, [Replicate()])) for p in plain()]
     for parameter in made:
-        updates.update_locally(parameter)
+        updates.update_locally(parameter, "p")
     return made
 
 
@@ -159,7 +159,7 @@ def test_neither_do_numbers_nor_parameters_of_others(
     mesh: DeviceMesh, stepped: list[nn.Parameter]
 ) -> None:
     number = nn.Parameter(DTensor.from_local(torch.tensor(2.0), mesh, [Replicate()]))
-    updates.update_locally(number)
+    updates.update_locally(number, "n")
     for parameters in ([number], [*ours(mesh), nn.Parameter(torch.ones(2))]):
         optimizer = optim.SGD(parameters, lr=0.1)
         for parameter in parameters:

@@ -491,7 +491,7 @@ for p in model.parameters():
         p.grad.div_(ranks)
 optimizer.step()
 """,
-        says="does not have a sharding strategy",
+        says="communicates a parameter, gradient or state",
         instead="leave it out: gradients are summed already",
         remedy="""
 train(model, batch(0))

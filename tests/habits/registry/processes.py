@@ -118,7 +118,7 @@ if ranks > 1:
         dist.broadcast(p.data, 0)
 """
         + STEP,
-        says="does not have a sharding strategy",
+        says="communicates a parameter, gradient or state",
         instead="leave it out: `load_state_dict` gives all ranks the same weights",
     ),
     Habit(
@@ -181,7 +181,7 @@ if ranks > 1:
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
 """
         + STEP,
-        says="does not have a sharding strategy",
+        says="communicates a parameter, gradient or state",
         instead="`preset='zero2'` or `'fsdp'` with any optimizer",
     ),
     Habit(
@@ -190,7 +190,7 @@ if ranks > 1:
 trained = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 trained(**batch(0)).backward()
 """,
-        says="does not have a sharding strategy",
+        says="communicates a parameter, gradient or state",
         in_stages="DDP expects same model across all ranks",
         instead="leave it out",
         ddp=NOT_TRIED,

@@ -106,17 +106,6 @@ with torch.no_grad():
     torch._foreach_lerp_(means, list(model.parameters()), 0.1)
     torch._foreach_copy_(list(model.parameters()), means)
 """,
-        says="does not have a sharding strategy",
-        instead="`p.copy_(mean)` in a loop",
-        remedy="""
-means = [p.detach().clone() for p in model.parameters()]
-train(model, batch(0))
-optimizer.step()
-with torch.no_grad():
-    torch._foreach_lerp_(means, list(model.parameters()), 0.1)
-    for p, mean in zip(model.parameters(), means):
-        p.copy_(mean)
-""",
     ),
     Habit(
         "`torch.optim.swa_utils.AveragedModel(model)`",
@@ -362,24 +351,13 @@ result = [torch.allclose(p, p) for p in model.parameters()][0]
         """
 result = [p.tolist() for n, p in own.named_parameters()][0]
 """,
-        says=".tolist() is not supported for tensor subclasses",
-        instead="`p.full_tensor().tolist()`, on every rank",
-        remedy="""
-result = [p.full_tensor().tolist() for n, p in own.named_parameters()][0]
-""",
-        remedy_in_stages=False,
+        skip=("stages",),
     ),
     Habit(
         "`p.detach().cpu().numpy()`",
         """
 result = [p.detach().cpu().numpy() for n, p in own.named_parameters()][0].tolist()
 """,
-        says="numpy",
-        instead="`p.full_tensor().numpy()`, on every rank",
-        remedy="""
-result = [p.full_tensor().detach().numpy() for n, p in own.named_parameters()][0].tolist()
-""",
-        remedy_in_stages=False,
         skip=("stages",),
     ),
     Habit(

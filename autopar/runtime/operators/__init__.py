@@ -1,0 +1,1 @@
+"""Operators and methods of tensors that torch does not know, or gets wrong, on shards."""
