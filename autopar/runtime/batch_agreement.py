@@ -25,9 +25,8 @@ from autopar.runtime import agreement
 from autopar.runtime.counting import BATCHES
 from autopar.runtime.gradient_groups import of_all_ranks
 from autopar.runtime.named import CHECKS, named
+from autopar.runtime.sample import digest
 
-SAMPLED = 4096
-"""Number of elements of a tensor that are compared in every step."""
 SELDOM = 50
 """Steps between two comparisons of tensors on a GPU."""
 LOCAL = (
@@ -190,11 +189,5 @@ def _number(text: str) -> int:
 
 def _sample(batch: Batch, on_gpu: bool) -> str:
     """Return a digest of evenly spaced elements of every tensor."""
-    parts = hashlib.sha256()
-    for _, tensor in sorted(batch.tensors.items()):
-        if tensor.is_meta or not (tensor.is_cpu or on_gpu):
-            continue
-        flat = tensor.detach().reshape(-1)
-        some = flat[:: max(1, -(-flat.numel() // SAMPLED))]
-        parts.update(some.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return parts.hexdigest()
+    tensors = (tensor for _, tensor in sorted(batch.tensors.items()))
+    return digest(t for t in tensors if not t.is_meta and (t.is_cpu or on_gpu))

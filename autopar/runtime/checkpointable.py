@@ -47,7 +47,7 @@ from autopar.runtime.weights.match import (
     Match,
     refuse_leftovers,
 )
-from autopar.runtime.weights.source import Source, opened
+from autopar.runtime.weights.source import Source, opened, refuse_different
 from autopar.runtime.weights.target import Target
 from autopar.runtime.world import OwnGroup
 
@@ -306,6 +306,8 @@ class CheckpointableModule(nn.Module):
         self._begin_call("a load of weights", meet=True)
         names = self._persistent if part is None else self._persistent & part
         wanted = {name: t for name, t in self._targets.items() if name in names}
+        if part is None:
+            refuse_different(source)
         with refused_by_all() if self.IN_STAGES else nullcontext():
             match = self._dialect.match(wanted, source)
             if strictly is not None:

@@ -182,9 +182,10 @@ class Parallel(CheckpointableModule):
             self._forward_failed = False
 
     def _before_update(self) -> None:
-        """Run before an optimizer step; raise if a failed backward left incomplete gradients."""
+        """Run before an optimizer step; raise if gradients are incomplete."""
         self._recover()
         self._reducer.refuse_lost()
+        self._reducer.refuse_pending()
 
     def _state(self) -> ModelState:
         """Return the model's current state, which is part of the key of its programs."""

@@ -211,6 +211,17 @@ class Reducer:
             if slot.leaf.grad is not None:  # kept by `_arrived_alone` or under no_sync
                 self._settle_alone(slot)
 
+    def refuse_pending(self) -> None:
+        """Raise `InputError` if a gradient is a sum of this rank alone, of backwards under no_sync."""
+        for slot in self._slots:
+            slot.reconcile()
+            if slot.pending and (slot.hops or slot.entry.exchange):
+                raise InputError(
+                    f"The gradient of {slot.name!r} is a sum of this rank's microbatches alone "
+                    "(no_sync): other ranks' parts are still to be added. Run the last backward "
+                    "before clip_grad_norm_ and the optimizer's step outside no_sync()."
+                )
+
     def _settle_alone(self, slot: ShardedParameter) -> None:
         """Set a gradient that needs no sum over ranks, at once: the leaf's copy is freed early."""
         assert slot.leaf.grad is not None

@@ -110,6 +110,40 @@ def caught_error(plain: Any, parallel: Any, batch: Callable[[int], Batch]) -> No
         parallel.zero_grad()
 
 
+def step_under_no_sync(plain: Any, parallel: Any, batch: Callable[[int], Batch]) -> None:
+    """A step after backwards that were all under no_sync: refused if parts are missing, else equal."""
+    ours = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    theirs = torch.optim.SGD(plain.parameters(), lr=0.1)
+    plain(**batch(1)).backward()
+    with parallel.no_sync():
+        parallel(**batch(1)).backward()
+    gradient = parallel.first.weight.grad
+    assert isinstance(gradient, DTensor)
+    if (gradient.full_tensor() - plain.first.weight.grad).abs().max() > 1e-9:
+        before = parallel.full_state_dict()
+        assert "outside no_sync()" in message_of(ours.step)
+        assert "outside no_sync()" in message_of(lambda: parallel.clip_grad_norm_(1.0))
+        assert all(torch.equal(x, before[n]) for n, x in parallel.full_state_dict().items())
+        parallel(**batch(2)).backward()  # adds the other ranks' parts of both
+        plain(**batch(2)).backward()
+    ours.step()
+    theirs.step()
+    for name, value in parallel.full_state_dict().items():
+        assert (value - plain.state_dict()[name]).abs().max() < 1e-9
+
+
+def zeroed_under_no_sync(plain: Any, parallel: Any, batch: Callable[[int], Batch]) -> None:
+    """A step after such gradients were zeroed, in place or not, moves nothing."""
+    for set_to_none in (False, True):
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        with parallel.no_sync():
+            parallel(**batch(1)).backward()
+        optimizer.zero_grad(set_to_none=set_to_none)
+        optimizer.step()
+    for name, value in parallel.full_state_dict().items():
+        assert torch.equal(value, plain.state_dict()[name])
+
+
 def caught_error_zeros_kept(plain: Any, parallel: Any, batch: Callable[[int], Batch]) -> None:
     """Gradients are zeroed in place, so a failed backward had something to add to."""
     ours = torch.optim.SGD(parallel.parameters(), lr=0.0)
@@ -273,6 +307,7 @@ HABITS: dict[str, Callable[[Any, Any, Callable[[int], Batch]], None]] = {
     for each in (
         caught_error, caught_error_zeros_kept, error_in_accumulation, error_in_forward,
         weighted_twice, penalty, hygiene, sums_not_synchronised, refusals, forwards_alone,
+        step_under_no_sync, zeroed_under_no_sync,
     )
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from autopar.request.weights import Weights
 from autopar.runtime.state import from_first_rank, sent
 from autopar.runtime.weights.initialise import Visits
 from autopar.runtime.weights.match import FOR_PARALLELIZE, Dialect, Match, refuse_leftovers
-from autopar.runtime.weights.source import Source, opened
+from autopar.runtime.weights.source import Source, opened, refuse_different
 from autopar.runtime.weights.target import Target
 
 
@@ -37,6 +37,7 @@ def fill(
     init = weights.init
     if weights.source is not None:
         source = opened(weights.source)
+        refuse_different(source)
         wanted = {name: target for name, target in targets.items() if name in persistent}
         match = dialect.match(wanted, source)
         missing = match.missing if init is None else ()

@@ -11,9 +11,16 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.request.weights import WeightsSource
+from autopar.runtime.agreement import assert_same_on_all_ranks
+from autopar.runtime.sample import digest
 from autopar.runtime.weights.dcp import Checkpoint
 from autopar.runtime.weights.files import Safetensors
 from autopar.runtime.weights.target import Target
+
+SAME_VALUES = (
+    "Every rank keeps its part of the values that it passes: read the same file on every rank, or "
+    "send one rank's values to all with torch.distributed.broadcast."
+)
 
 
 class Source(Protocol):
@@ -46,6 +53,19 @@ class Given:
 
     def __str__(self) -> str:
         return "the state dict"
+
+    @property
+    def text(self) -> str:
+        """The names and a digest of some values; a tensor that is sharded already has no digest."""
+        found = self._tensors
+        whole = [t for t in found.values() if not (isinstance(t, DTensor) or t.is_meta)]
+        return f"{len(found)} tensors of digest {digest(whole)[:16]}, {', '.join(found)}"
+
+
+def refuse_different(source: Source) -> None:
+    """Raise `RankMismatchError` on all ranks if each has a state dict in memory, with other values."""
+    if isinstance(source, Given):
+        assert_same_on_all_ranks("the values to load", source.text, SAME_VALUES)
 
 
 def opened(weights: WeightsSource) -> Source:
