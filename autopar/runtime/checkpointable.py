@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -306,12 +305,11 @@ class CheckpointableModule(nn.Module):
         self._begin_call("a load of weights", meet=True)
         names = self._persistent if part is None else self._persistent & part
         wanted = {name: t for name, t in self._targets.items() if name in names}
-        if part is None:
-            refuse_different(source)
-        with refused_by_all() if self.IN_STAGES else nullcontext():
+        with refused_by_all():
             match = self._dialect.match(wanted, source)
             if strictly is not None:
                 refuse_leftovers(source, match.missing, match.unexpected, strictly)
+        refuse_different(source, is_own=part is not None)
         load(source, self._targets, match)
         return match
 

@@ -35,9 +35,9 @@ def refuse_write(name: str) -> NoReturn:
     """Raise `InputError` for a write into a part that was gathered."""
     raise InputError(
         f"{name} writes into a slice of a tensor that is sharded over the ranks along "
-        "that dim: it would change a copy. Take the whole values from "
-        "parallel.full_state_dict(), change them there, and pass them to "
-        "parallel.load_state_dict(values, strict=False)."
+        "that dim: it would change a copy. Change the whole tensor on every rank, inside "
+        "torch.no_grad(): whole = tensor.full_tensor(), then write to whole, then "
+        "tensor.copy_(whole)."
     )
 
 

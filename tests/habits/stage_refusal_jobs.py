@@ -13,6 +13,7 @@ from torch.distributed.tensor import distribute_tensor
 
 import autopar
 from autopar.errors import InputError, RankFailedError
+from autopar.runtime.closed import Elsewhere
 from tests.distributed.jobs import same_weights
 from tests.habits.outside_jobs import Base, batches, entropy
 from tests.habits.stage_loop_jobs import in_stages
@@ -30,12 +31,17 @@ def hooked(p: torch.nn.Parameter) -> Undo:
     return p.register_hook(lambda gradient: gradient).remove
 
 
+def assign_data(p: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """As a library in C++ does: ``p.data = value`` is refused at once."""
+    torch.Tensor.data.__set__(p, value)  # type: ignore[attr-defined]
+
+
 def other_data(p: torch.nn.Parameter) -> Undo:
     kept = p.data
-    p.data = p.data * 2
+    assign_data(p, p.data * 2)
 
     def undo() -> None:
-        p.data = kept
+        assign_data(p, kept)
 
     return undo
 
@@ -76,7 +82,8 @@ def evaluation(rank: int) -> None:
     batch = batches(1)[0]
     parallel.eval()
     if dist.get_rank() == rank:
-        next(parallel.parameters()).data = next(parallel.parameters()).data * 2
+        p = next(parallel.parameters())
+        assign_data(p, p.data * 2)
     with torch.no_grad(), pytest.raises(InputError, match="data was assigned"):
         parallel(**batch)
     with torch.no_grad():
@@ -147,3 +154,15 @@ def loads(rank: int) -> None:
         parallel.load_state_dict(given)
     for name, tensor in parallel.full_state_dict().items():
         assert torch.equal(tensor, kept[name]), name
+
+
+def of_other_stage() -> None:
+    """A parameter of another stage as source or target of a copy: refused by its name."""
+    _, parallel = in_stages()
+    own = next(parallel.parameters())
+    layers = [m for m in parallel.modules() if isinstance(getattr(m, "weight", None), Elsewhere)]
+    other = layers[0].weight
+    with torch.no_grad():
+        for use in (lambda: own.copy_(other), lambda: other.copy_(own), lambda: own + other):
+            with pytest.raises(InputError, match="held by the ranks of another stage"):
+                use()

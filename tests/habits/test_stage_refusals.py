@@ -29,3 +29,7 @@ def test_asynchronous_schedules(pool: Pool) -> None:
 
 def test_state_dicts(pool: Pool) -> None:
     pool.run(2, jobs.loads, 1)
+
+
+def test_parameters_of_other_stages(pool: Pool) -> None:
+    pool.run(2, jobs.of_other_stage)

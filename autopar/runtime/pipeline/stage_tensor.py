@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from autopar.errors import InputError
 from autopar.runtime import _torch
+from autopar.runtime.closed import Elsewhere
 from autopar.runtime.pipeline.loops import OVER_STAGES, OWN, Loops, optimizer_that_steps
 from autopar.runtime.sharded_parameter import ShardedParameter
 
@@ -62,6 +63,8 @@ class StageTensor(DTensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if Elsewhere in types:
+            return NotImplemented  # it refuses, by name
         if func in EQUAL:
             _first(args).read(is_decision=True)
         made = _torch.plain_function(func, types, args, kwargs or {})

@@ -62,10 +62,14 @@ class Given:
         return f"{len(found)} tensors of digest {digest(whole)[:16]}, {', '.join(found)}"
 
 
-def refuse_different(source: Source) -> None:
-    """Raise `RankMismatchError` on all ranks if each has a state dict in memory, with other values."""
+def refuse_different(source: Source, *, is_own: bool = False) -> None:
+    """Raise `RankMismatchError` on all ranks if each has a state dict in memory, with other values.
+
+    `is_own`: it has only what this rank's stages hold.
+    """
     if isinstance(source, Given):
-        assert_same_on_all_ranks("the values to load", source.text, SAME_VALUES)
+        text = "the state dict of its stages" if is_own else source.text
+        assert_same_on_all_ranks("the values to load", text, SAME_VALUES)
 
 
 def opened(weights: WeightsSource) -> Source:

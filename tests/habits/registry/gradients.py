@@ -470,6 +470,28 @@ optimizer.step()
         ddp=NOT_TRIED,
     ),
     Habit(
+        "a slice of a gradient zeroed: `p.grad[:1] = 0`",
+        """
+train(model, batch(0))
+for name, p in own.named_parameters():
+    if name == "layers.0.down.weight":
+        p.grad[:1] = 0
+optimizer.step()
+""",
+        says="would change a copy",
+        under=("fsdp", "megatron"),
+        instead="`whole = p.grad.full_tensor()`, write to it, then `p.grad.copy_(whole)`",
+        remedy="""
+train(model, batch(0))
+for name, p in own.named_parameters():
+    if name == "layers.0.down.weight":
+        whole = p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad.clone()
+        whole[:1] = 0
+        p.grad.copy_(whole)
+optimizer.step()
+""",
+    ),
+    Habit(
         "gradient noise: `p.grad.add_(torch.randn_like(p.grad))`",
         """
 train(model, batch(0))

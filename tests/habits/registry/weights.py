@@ -243,11 +243,14 @@ with torch.no_grad():
         + STEP,
         says="would change a copy",
         under=("fsdp", "megatron"),
-        instead="change it in `full_state_dict()`, and give that to `load_state_dict`",
+        instead="`whole = p.full_tensor()`, write to it, then `p.copy_(whole)`",
         remedy="""
-values = model.full_state_dict()
-values["layers.0.down.weight"][0].zero_()
-model.load_state_dict(values)
+with torch.no_grad():
+    for name, p in own.named_parameters():
+        if name == "layers.0.down.weight":
+            whole = p.full_tensor() if hasattr(p, "full_tensor") else p.clone()
+            whole[0].zero_()
+            p.copy_(whole)
 """
         + STEP,
         ddp="equal",
