@@ -239,7 +239,8 @@ def all_gather_many(
 
 
 def _is_gloo(group: dist.ProcessGroup, device: torch.device) -> bool:
-    return bool(group._get_backend(device).name() == "gloo")
+    has_backend = device.type in {known.type for known in group._device_types}
+    return has_backend and bool(group._get_backend(device).name() == "gloo")
 
 
 def _gather_bytes(
