@@ -309,7 +309,8 @@ class CheckpointableModule(nn.Module):
             match = self._dialect.match(wanted, source)
             if strictly is not None:
                 refuse_leftovers(source, match.missing, match.unexpected, strictly)
-        refuse_different(source, is_own=part is not None)
+        is_own = self.IN_STAGES and source.shapes.keys() <= self.state_dict().keys()
+        refuse_different(source, is_own=is_own)
         load(source, self._targets, match)
         return match
 
