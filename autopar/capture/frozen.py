@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from autopar.capture import _torch
+from autopar.capture import _torch, containers
 from autopar.capture.clocks import CLOCKS, later, reads_refused
 from autopar.capture.lines import Line
 from autopar.capture.lowering import lower
@@ -80,7 +80,7 @@ class _Check:
         fixed = _Fixed(self.first)
         for held, key, value in self.after.traced:
             if fixed(value):
-                held.pop(key, None)  # is made again with the same values
+                containers.kind_of(held).pop(held, key, None)  # is made again with the same values
         poison = [left for left in self.first.left if not fixed(left[2])]
         if state or poison:
             self._state(state, poison)

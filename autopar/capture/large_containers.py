@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import count
 from typing import Any
+
+from autopar.capture import containers
 
 LARGEST = 50_000
 """Maximum number of items of a container that is compared."""
@@ -21,7 +22,7 @@ class LargeContainers:
 
     def contents(self, value: Any) -> int:
         """Return a number that changes with the container's items."""
-        if isinstance(value, tuple | frozenset) or len(value) > LARGEST:
+        if isinstance(value, tuple | frozenset) or containers.length(value) > LARGEST:
             return 0
         self._used.add(id(value))
         known = self._copies.get(id(value))
@@ -37,8 +38,10 @@ class LargeContainers:
 
 
 def _copied(value: Any) -> Any:
-    kind = next(kind for kind in (dict, list, set, deque) if isinstance(value, kind))
-    return kind(value)
+    kind = containers.kind_of(value)
+    return kind(
+        containers.items(value) if containers.is_mapping(value) else containers.members(value)
+    )
 
 
 def _equal(value: Any, copy: Any) -> bool:

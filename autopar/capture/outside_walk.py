@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autopar.capture import containers
 from autopar.capture.constants import LARGEST
 from autopar.capture.large_containers import LargeContainers
 from autopar.capture.python_state import OPAQUE, PLAIN, is_library
@@ -186,21 +187,23 @@ class Walk:
 
     def _items(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Yield what a container or an object holds."""
-        if isinstance(value, dict | list | tuple | deque | set | frozenset) and len(value) > MOST:
-            self.values[path] = len(value), Same(value), self._memory.large.contents(value)
-        elif isinstance(value, dict):
-            items = [(_key(key), item) for key, item in list(value.items())]
+        kind = containers.kind_of(value)
+        if kind is not None and containers.length(value) > MOST:
+            count = containers.length(value)
+            self.values[path] = count, Same(value), self._memory.large.contents(value)
+        elif containers.is_mapping(value):
+            items = [(_key(key), item) for key, item in containers.items(value)]
             yield from self._but_compared(value, items)
-        elif isinstance(value, list | tuple | deque):
-            items = [(f"[{place}]", item) for place, item in enumerate(list(value))]
-            is_compared = id(value) in self._compared and all(map(_is_plain, value))
-            yield from () if is_compared else items
-        elif isinstance(value, set | frozenset):
-            is_plain = all(map(_is_plain, value))
+        elif kind in (list, tuple, deque):
+            held = containers.members(value)
+            is_compared = id(value) in self._compared and all(map(_is_plain, held))
+            yield from () if is_compared else [(f"[{i}]", item) for i, item in enumerate(held)]
+        elif kind in (set, frozenset):
+            held = containers.members(value)
             self.values[path] = (
-                ("set", repr(sorted(map(repr, value))))
-                if is_plain
-                else frozenset(map(_token, value))
+                ("set", repr(sorted(map(repr, held))))
+                if all(map(_is_plain, held))
+                else frozenset(map(_token, held))
             )
         elif isinstance(value, partial):
             yield from ((".func", value.func), (".args", value.args), ("", value.keywords))

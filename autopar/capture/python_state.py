@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autopar.capture import _torch
+from autopar.capture import _torch, containers
 
 MOST = 200_000
 """Maximum number of values that are inspected."""
@@ -119,11 +119,11 @@ class PythonState:
     def _part(self, path: Path, module: nn.Module, name: str) -> None:
         """Record which modules and parameters a module has; capture tracks their values."""
         held, part = vars(module), vars(module)[name]
-        before = dict(part)
+        before = dict(containers.items(part))
 
         def undo() -> None:
             held[name] = part
-            _as_before(part, before)
+            containers.restore_items(part, before)
 
         self.undo.append(undo)
         for key, value in before.items():
@@ -226,25 +226,22 @@ class PythonState:
             parts = {**mine, **mine["_parameters"], **mine["_buffers"], **mine["_modules"]}
             return [(f".{k}", v) for k, v in parts.items() if k not in OWN_STATE]
         items: list[tuple[str, Any]] = []
-        if isinstance(value, dict | OrderedDict):
-            before = dict(value)
-            self.undo.append(lambda: _as_before(value, before))
+        if containers.is_mapping(value):
+            before = dict(containers.items(value))
+            self.undo.append(lambda: containers.restore_items(value, before))
             self.traced += [(value, key, x) for key, x in before.items() if _torch.is_fake(x)]
             items = [(f"[{key!r}]", item) for key, item in before.items()]
-        elif isinstance(value, list | deque):
-            listed = list(value)
-            self.undo.append(lambda: _list_as_before(value, listed))
-            items = [(f"[{place}]", item) for place, item in enumerate(listed)]
-        elif isinstance(value, tuple):
-            items = [(f"[{place}]", item) for place, item in enumerate(value)]
-        elif isinstance(value, set):
-            had = set(value)
-            self.undo.append(lambda: _set_as_before(value, had))
-            items = [("{}", repr(sorted(map(repr, had)) if len(had) <= MOST else len(had)))]
+        elif containers.kind_of(value) in (list, deque, tuple, set):
+            had = containers.members(value)
+            if containers.kind_of(value) is not tuple:
+                self.undo.append(lambda: containers.restore_members(value, had))
+            items = [(f"[{place}]", item) for place, item in enumerate(had)]
+            if containers.kind_of(value) is set:
+                items = [("{}", repr(sorted(map(repr, had)) if len(had) <= MOST else len(had)))]
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and not is_library(type(value).__module__):
             held = dict(attributes)
-            self.undo.append(lambda: _as_before(attributes, held))
+            self.undo.append(lambda: containers.restore_items(attributes, held))
             self.traced += [(attributes, key, x) for key, x in held.items() if _torch.is_fake(x)]
             items += [(f".{key}", item) for key, item in held.items()]
         for key in _slots(type(value)):
@@ -305,8 +302,9 @@ def state_of(value: Any) -> tuple[Token, Callable[[], None]] | None:
         return (frame and frame.f_lasti, repr(frame and frame.f_locals)[:10_000]), _nothing
     if type(value).__module__ == "itertools":
         return repr(value), _nothing
-    if hasattr(value, "__length_hint__") and hasattr(value, "__next__"):
-        return value.__length_hint__(), _nothing
+    kind = type(value)  # an object may answer to any name
+    if hasattr(kind, "__length_hint__") and hasattr(kind, "__next__"):
+        return kind.__length_hint__(value), _nothing
     return _of_numpy(value)
 
 
@@ -357,28 +355,14 @@ def _slots(kind: type) -> list[str]:
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-def _as_before(held: Any, before: Mapping[Any, Any], but: frozenset[str] = frozenset()) -> None:
+def _as_before(held: dict[str, Any], before: Mapping[str, Any], but: frozenset[str]) -> None:
+    """Restore the attributes of a module, but these."""
     now = {key: value for key, value in held.items() if key not in but}
     if now.keys() == before.keys() and all(now[key] is before[key] for key in now):
         return
-    if but:
-        for key in now.keys() - before.keys():
-            del held[key]
-    else:
-        held.clear()  # so that the order is restored as well
+    for key in now.keys() - before.keys():
+        del held[key]
     held.update(before)
-
-
-def _list_as_before(value: Any, before: list[Any]) -> None:
-    if len(value) != len(before) or any(a is not b for a, b in zip(value, before, strict=True)):
-        value.clear()
-        value.extend(before)
-
-
-def _set_as_before(value: set[Any], before: set[Any]) -> None:
-    if value != before:
-        value.clear()
-        value.update(before)
 
 
 def _attribute(owner: Any, key: str, value: Any) -> Callable[[], None]:

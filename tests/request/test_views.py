@@ -68,5 +68,5 @@ def test_meshes_on_which_nothing_fits() -> None:
     assert math.isfinite(found.objective_s) and len(found.views) == 2
     again = autopar.Plan.from_json(replace(found, views=(View("x=4", None),)).to_json())
     assert again.views == (View("x=4", None),)
-    with pytest.raises(OverLimitError, match="No plan was found that fits"):
+    with pytest.raises(OverLimitError, match="No plan fits 1000 bytes"):
         autopar.plan(model, 4, inputs, loss=loss, hardware="h100", memory_limit=1000)
