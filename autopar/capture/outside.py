@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from autopar.capture.held_values import HeldValues
+from autopar.capture.libraries import Libraries
 from autopar.capture.outside_walk import Memory, Same, Walk
 from autopar.capture.python_state import is_library
 from autopar.capture.read_names import Names
@@ -48,6 +49,11 @@ class OutsideValues:
             for path, module in model.named_modules()
             for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
         ]
+        called = (self._loss, *(value for _, value in self._functions))
+        self._libraries = Libraries(
+            [base.__module__ for kind in kinds for base in kind.__mro__]
+            + [getattr(each, "__module__", None) or type(each).__module__ for each in called]
+        )
         self._memory = Memory()
         self._held: HeldValues | None = None
         self._begin()
@@ -87,7 +93,8 @@ class OutsideValues:
     def _walk(self) -> Walk:
         self._memory.trim()
         held = self._held
-        walk = Walk(self._names, self._memory, self._known, () if held is None else held.compared)
+        compared = () if held is None else held.compared
+        walk = Walk(self._names, self._memory, self._known, self._libraries, compared)
         for kind in (*self._kinds, type(self._loss)):
             walk.kind(kind, CALLED)
         for path, kind in self._forwards:

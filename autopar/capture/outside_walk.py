@@ -17,7 +17,8 @@ from torch import nn
 from autopar.capture import containers
 from autopar.capture.constants import LARGEST
 from autopar.capture.large_containers import LargeContainers
-from autopar.capture.python_state import OPAQUE, PLAIN, is_library
+from autopar.capture.libraries import Libraries, is_installed
+from autopar.capture.python_state import OPAQUE, PLAIN
 from autopar.capture.read_names import Names, names_in
 
 MOST = 1_000
@@ -69,8 +70,9 @@ class Memory:
 class Walk:
     """A traversal: values by path, and the names in all code that was reached.
 
-    Of `known` modules and tensors nothing is read: parameters, buffers and modules of the model.  Plain
-    items of the containers in `compared`, ids, are left to `autopar.runtime.attributes`.
+    Of `known` modules and tensors nothing is read: parameters, buffers and modules of the model, nor of
+    the code of `libraries`.  Plain items of the containers in `compared`, ids, are left to
+    `autopar.runtime.attributes`.
     """
 
     def __init__(
@@ -78,15 +80,21 @@ class Walk:
         allowed: Names,
         memory: Memory,
         known: Mapping[int, Any],
+        libraries: Libraries,
         compared: Container[int] = (),
     ) -> None:
         self.values: dict[str, Any] = {}
-        self.names = Names()
+        self._names: list[Names] = []
         self._allowed, self._memory = allowed, memory
-        self._known, self._compared = known, compared
+        self._known, self._compared, self._libraries = known, compared, libraries
         self._seen: dict[int, Any] = {}
         self._titles: dict[str, int] = {}
         self._depth = 0
+
+    @property
+    def names(self) -> Names:
+        """The names in all code that was reached."""
+        return Names.union(self._names)
 
     def tensors(self) -> list[torch.Tensor]:
         """Return the tensors that were visited."""
@@ -101,7 +109,7 @@ class Walk:
     def kind(self, kind: type, called: tuple[str, ...] = ()) -> None:
         """Visit the functions of a class that reachable code can call, and its attributes."""
         for base in kind.__mro__:
-            if not is_library(base.__module__) and self._new(base):
+            if base.__module__ not in self._libraries and self._new(base):
                 title = base.__qualname__
                 count = self._titles[title] = self._titles.get(title, 0) + 1
                 title = title if count == 1 else f"{title} {count}"  # another class of this name
@@ -123,11 +131,11 @@ class Walk:
 
     def _function(self, function: FunctionType) -> None:
         """Visit the globals, closures and defaults of a function."""
-        if is_library(function.__module__ or "") or not self._new(function):
+        if (function.__module__ or "") in self._libraries or not self._new(function):
             return
         code, name = function.__code__, function.__qualname__
         found = names_in(code)
-        self.names |= found
+        self._names.append(found)
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             try:
                 self.value(f"{free} of {name}", cell.cell_contents)
@@ -179,8 +187,8 @@ class Walk:
 
     def _module(self, path: str, value: ModuleType) -> None:
         """Visit the variables of a user's Python module that code names: ``settings.SCALE``."""
-        self.values[path] = Same(value)
-        if _is_of_user(value) and self._new(value):
+        self.values[path], name = Same(value), value.__name__
+        if not (name in self._libraries or is_installed(name)) and self._new(value):
             for key, item in list(vars(value).items()):
                 if key in self._allowed and not key.startswith("__"):
                     self.value(f"{path}.{key}", item)
@@ -225,7 +233,7 @@ class Walk:
 
     def _attributes(self, value: Any) -> Iterator[tuple[str, Any]]:
         is_module, home = isinstance(value, nn.Module), type(value).__module__
-        if home.startswith("torch") and is_library(home) and not is_module:
+        if home.startswith("torch") and home in self._libraries and not is_module:
             return
         held = getattr(value, "__dict__", None)
         if is_module:
@@ -248,7 +256,7 @@ class Walk:
         if self._allowed.reads_all or kind.__module__ in UNNAMED:
             return True
         bases = [base for base in kind.__mro__ if base not in (object, nn.Module)]
-        of_library = [is_library(base.__module__) for base in bases]
+        of_library = [base.__module__ in self._libraries for base in bases]
         return any(of_library) and not all(of_library)
 
     def _tensor(self, value: torch.Tensor) -> Any:
@@ -265,12 +273,6 @@ class Walk:
         if place not in known or place[1] < 0:
             known[place] = (value, repr(value.detach().tolist()))
         return (*looks, known[place][1])
-
-
-def _is_of_user(module: ModuleType) -> bool:
-    home = getattr(module, "__file__", None) or ""
-    is_installed = "site-packages" in home or "dist-packages" in home
-    return not is_installed and not is_library(module.__name__)
 
 
 def _is_plain(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -35,10 +36,20 @@ class Names:
     def __or__(self, other: Names) -> Names:
         return Names(self.names | other.names, self.ends | other.ends)
 
+    @classmethod
+    def union(cls, all_of: Iterable[Names]) -> Names:
+        """Return the names of all of these."""
+        each = list(all_of)
+        return cls(
+            frozenset[str]().union(*(names.names for names in each)),
+            frozenset[str]().union(*(names.ends for names in each)),
+        )
+
     def __ge__(self, other: Names) -> bool:
         return self.names >= other.names and self.ends >= other.ends
 
 
+@lru_cache(maxsize=50_000)
 def names_in(code: CodeType) -> Names:
     """Return the names in code and its inner functions.
 
