@@ -18,6 +18,7 @@ from types import (
     CodeType,
     FunctionType,
     GeneratorType,
+    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -238,17 +239,22 @@ class PythonState:
             items = [(f"[{place}]", item) for place, item in enumerate(had)]
             if containers.kind_of(value) is set:
                 items = [("{}", repr(sorted(map(repr, had)) if len(had) <= MOST else len(had)))]
-        attributes = getattr(value, "__dict__", None)
+        try:
+            attributes = object.__getattribute__(value, "__dict__")  # asks no `__getattr__`
+        except AttributeError:
+            attributes = None
         if isinstance(attributes, dict) and not is_library(type(value).__module__):
             held = dict(attributes)
             self.undo.append(lambda: containers.restore_items(attributes, held))
             self.traced += [(attributes, key, x) for key, x in held.items() if _torch.is_fake(x)]
             items += [(f".{key}", item) for key, item in held.items()]
-        for key in _slots(type(value)):
-            if hasattr(value, key):
-                item = getattr(value, key)
-                self.undo.append(_attribute(value, key, item))
-                items.append((f".{key}", item))
+        for key, slot in _slots(type(value)):
+            try:
+                item = slot.__get__(value)
+            except AttributeError:  # not filled
+                continue
+            self.undo.append(partial(slot.__set__, value, item))
+            items.append((f".{key}", item))
         return items[:MOST]
 
 
@@ -345,14 +351,17 @@ def _signature(value: torch.Tensor) -> Token:
     return "tensor", id(value), 0 if value.is_inference() else value._version
 
 
-def _slots(kind: type) -> list[str]:
+def _slots(kind: type) -> list[tuple[str, MemberDescriptorType]]:
+    """Return the slots of a user's class: their descriptors run no code of the user."""
     if is_library(kind.__module__):
         return []
-    found: list[str] = []
-    for base in kind.__mro__:
-        names = vars(base).get("__slots__", ())
-        found += [names] if isinstance(names, str) else names
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
+    return [
+        (name, slot)
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, slot in vars(base).items()
+        if isinstance(slot, MemberDescriptorType)
+    ]
 
 
 def _as_before(held: dict[str, Any], before: Mapping[str, Any], but: frozenset[str]) -> None:
