@@ -20,6 +20,7 @@ from autopar.capture.hooks import refuse_observers
 from autopar.capture.inputs import Call
 from autopar.capture.known import KnownValues, likely, suppose
 from autopar.capture.loss import find_loss, no_loss, output_tensors
+from autopar.capture.nested_encoder import nested_encoders_refused
 from autopar.capture.python_state import undone
 from autopar.capture.refuse import explained, watchers
 from autopar.capture.remembered import Forgotten, Remembered
@@ -131,6 +132,7 @@ def _traced(
         tensor_checks_passed(),
         _torch.uncompiled(),
         synchronised_norms(),
+        nested_encoders_refused(train),
         contextlib.nullcontext() if answers is None else answers.answering(),
         mode,
     ):
