@@ -28,7 +28,9 @@ from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import refuse_broken, report_broken
 from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
+from autopar.runtime.loop_record import LoopRecord
 from autopar.runtime.module import Namespace
+from autopar.runtime.one_thread import in_one_thread
 from autopar.runtime.only import refuse_other_gradients
 from autopar.runtime.parameter_reduction import Number
 from autopar.runtime.pipeline.buffers import Buffers
@@ -85,7 +87,8 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self.axes = Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected, self._numbers = Expected(example), Numbers(example)
-        self._agreement = BatchAgreement(compiler)
+        self._loop_record = LoopRecord(built.worker)
+        self._agreement = BatchAgreement(compiler, self._loop_record)
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
         self._tree = Namespace(axes=self.axes)
@@ -174,6 +177,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
             )
         return self.step_on(own_engine, batch, scaler)
 
+    @in_one_thread
     def step_on(
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
     ) -> torch.Tensor:
@@ -210,6 +214,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
             report_broken(self._broken)
             raise
 
+    @in_one_thread
     def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
         """Return the loss without gradients, equal on all ranks, for evaluation."""
         if args:
@@ -369,6 +374,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
         Returns the norm before scaling, equal on all ranks.  Parameters that several stages hold
         count once.
         """
+        self._loop_record.note_clip(max_norm, norm_type)
         mesh = self.plan.workers[self._first.worker].mesh
         once = [slot for slot in self._slots if self._owned.is_owner(slot.name)]
         norm = norm_over_stages(once, mesh, self.axes, self._first, norm_type, self._is_first)
