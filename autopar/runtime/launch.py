@@ -65,7 +65,7 @@ class Launch:
         """Keys that can be deleted once all ranks have reached the next comparison."""
         self.meetings = 0
         self.loops: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        """What the training loop did with each model, by the number of comparisons before it was made."""
+        """Records of the training loop, by the number of comparisons before a model was made."""
 
     def connection(self) -> Any:
         """Return a connection to the store for one more thread: a blocked call blocks its connection."""

@@ -8,7 +8,7 @@ they begin with, clipping, and steps of optimizers with the settings that their 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +49,7 @@ class LoopRecord:
 
     def __init__(self, share: int = 0) -> None:
         """`share`: the ranks with equal numbers must do the same; a pipeline has one per worker."""
-        self.share, self.interval, self.begun, self.last = share, 0, 0, ""
+        self.share, self.interval, self.begun = share, 0, Counter[str]()
         self.waits_since: float | None = None
         self._events: deque[Event] = deque(maxlen=KEPT)
         if dist.get_world_size() > 1 and not launch.alone():
@@ -59,8 +59,7 @@ class LoopRecord:
     def note(self, kind: str, **settings: Any) -> None:
         """Record something that begins now."""
         self._events.append((kind, settings))
-        self.last = kind
-        self.begun += 1
+        self.begun[kind] += 1
 
     def note_forward(self, synchronises: bool, parameters: Iterable[torch.Tensor]) -> None:
         """Record the step that is about to be compared, and whether these parameters have gradients."""
@@ -99,7 +98,7 @@ class LoopRecord:
     def clear(self) -> None:
         """Begin again; all ranks call it."""
         self._events.clear()
-        self.interval, self.begun, self.last = self.interval + 1, 0, ""
+        self.interval, self.begun = self.interval + 1, Counter()
 
     @property
     def events(self) -> list[Event]:
@@ -148,7 +147,8 @@ def _between(rank: int, mine: Sequence[Event], other: int, theirs: Sequence[Even
             if text := _settings(kind, rank, ours, other, its):
                 return text
         if len(here) != len(there):
-            return f"rank {rank} made {_number(len(here), kind)}, rank {other} made {len(there) or 'none'}"
+            made = _number(len(here), kind)
+            return f"rank {rank} made {made}, rank {other} made {len(there) or 'none'}"
     if [kind for kind, _ in mine] != [kind for kind, _ in theirs]:
         return f"rank {rank} ordered backwards, clipping and optimizer steps unlike rank {other}"
     return ""

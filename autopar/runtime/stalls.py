@@ -1,8 +1,8 @@
 """Finds a rank that waits in a step for a rank that is in a backward which the first never began.
 
-Both wait for ever: the second needs the first one's part of a collective.  This is no guess by time: what
-a rank began since the last comparison only grows until the next one, so a rank that compares with less
-than another has begun differs for certain.
+Both wait for ever: the second needs the first one's part of a collective.  This is no guess by time.
+What a rank has begun since the last comparison only grows until the next one, so a rank that compares
+with less than another has begun differs for certain.
 """
 
 from __future__ import annotations
@@ -25,13 +25,7 @@ class Stalls:
     def status(self) -> dict[str, Any]:
         """Return how far this rank is in each model, for a rank that waits."""
         return {
-            str(key): [
-                loop.share,
-                loop.interval,
-                loop.begun,
-                loop.waits_since is not None,
-                loop.last,
-            ]
+            str(key): [loop.share, loop.interval, dict(loop.begun), loop.waits_since is not None]
             for key, loop in list(self._launch.loops.items())
         }
 
@@ -42,16 +36,18 @@ class Stalls:
             since, interval, begun = loop.waits_since, loop.interval, loop.begun
             if since is None or not self._limit_s or now - since < self._limit_s:
                 continue
-            for rank in range(self._launch.size):
-                if rank == self._launch.rank:
-                    continue
+            for rank in set(range(self._launch.size)) - {self._launch.rank}:
                 told = self._asked(store, rank)
-                share, there, more, waits, last = told.get("loops", {}).get(str(key), [-1] * 5)
-                if share == loop.share and there == interval and more > begun and not waits:
-                    before = self._seen.setdefault((rank, key, interval), told["number"])
-                    # Still the same wait: the comparison may have ended while the store answered.
-                    if before != told["number"] and loop.waits_since == since:
-                        return self._message(rank, last, told["place"][0])
+                share, there, theirs, waits = told.get("loops", {}).get(
+                    str(key), (-1, -1, {}, True)
+                )
+                more = [kind for kind, count in theirs.items() if count > begun[kind]]
+                if share != loop.share or there != interval or waits or not more:
+                    continue
+                before = self._seen.setdefault((rank, key, interval), told["number"])
+                # Still the same wait: the comparison may have ended while the store answered.
+                if before != told["number"] and loop.waits_since == since:
+                    return self._message(rank, more[-1], told["place"][0])
         return ""
 
     @staticmethod
