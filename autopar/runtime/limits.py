@@ -18,7 +18,7 @@ def heartbeat_s() -> float:
 
 
 def stall_s() -> float:
-    """Return the seconds until a rank that waits in a step looks for one that waits elsewhere; 0: never."""
+    """Return the seconds until a rank waiting in a step looks for one waiting elsewhere; 0: never."""
     return _seconds("AUTOPAR_STALL_S", 20.0, least=0.0)
 
 

@@ -61,9 +61,9 @@ class LoopRecord:
         self._events.append((kind, settings))
         self.begun[kind] += 1
 
-    def note_forward(self, synchronises: bool, parameters: Iterable[torch.Tensor]) -> None:
-        """Record the step that is about to be compared, and whether these parameters have gradients."""
-        has = any(parameter.grad is not None for parameter in parameters)
+    def note_forward(self, synchronises: bool, slots: Iterable[Any]) -> None:
+        """Record the step that is about to be compared, and whether parameters have gradients."""
+        has = any(slot.parameter.grad is not None for slot in slots)
         self._events.append((FORWARD, {"way": WAY[synchronises]}))
         self._events.append((HELD, {"way": "gradients" if has else "no gradients"}))
 

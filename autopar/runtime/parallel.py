@@ -295,9 +295,7 @@ class Parallel(CheckpointableModule):
         """Check that ranks pass the same batch or, with local input, parts of equal shapes."""
         part = self.data_rank if self._local_input else 0
         if torch.is_grad_enabled():
-            self._loop_record.note_forward(
-                self._synchronises, (s.parameter for s in self._slots[-4:])
-            )
+            self._loop_record.note_forward(self._synchronises, self._slots[-4:])
         self._agreement.check(args, kwargs, part, self._state(), local=self._local_input)
 
     def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:
@@ -334,13 +332,9 @@ class Parallel(CheckpointableModule):
         layout = placements(program.result_form(name), program.plan.mesh)
         whole = torch.empty(tensor.shape, device="meta")
         return DTensor.from_local(
-            results[name],
-            self.device_mesh,
-            layout,
-            run_check=False,
-            shape=whole.shape,
-            stride=whole.stride(),
-        )
+            results[name], self.device_mesh, layout, run_check=False,
+            shape=whole.shape, stride=whole.stride(),
+        )  # fmt: skip
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile`, with these arguments, to the emitted blocks.
@@ -403,6 +397,5 @@ class Parallel(CheckpointableModule):
 
     def __repr__(self) -> str:
         idle = f", {self.plan.idle}" if self.plan.idle else ""
-        return (
-            f"Parallel({self.graph.name} on mesh ({self.plan.mesh}){idle}, plan {self.plan.digest})"
-        )
+        mesh = self.plan.mesh
+        return f"Parallel({self.graph.name} on mesh ({mesh}){idle}, plan {self.plan.digest})"

@@ -275,12 +275,9 @@ class Pipelined(WithoutStages, CheckpointableModule):
         samples_in(batch)
         state = self._attributes.state(training)
         key = self._surroundings.key(
-            (state, Batch.of((), batch).signature),
-            self._compiler.outside(),
-            self._of_batch,
-            self._first,
+            (state, Batch.of((), batch).signature), self._compiler.outside(), self._of_batch, self._first,
             lambda: self._of_batch.of_graph(self._compiler.captured(batch, state)),
-        )
+        )  # fmt: skip
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
@@ -288,9 +285,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
             self._finish(made)
             self._of_batch.keep(key, made, self._first)
         built: Built = self._of_batch.use(key)
-        in_parts(
-            batch, built.plan.microbatches
-        )  # an error within the step would break the pipeline
+        in_parts(batch, built.plan.microbatches)  # an error in the step would break the pipeline
         self._written.used_by(built)
         return built
 
