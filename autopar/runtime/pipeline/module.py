@@ -275,8 +275,8 @@ class Pipelined(WithoutStages, CheckpointableModule):
         samples_in(batch)
         state = self._attributes.state(training)
         key = self._surroundings.key(
-            (state, Batch.of((), batch).signature), self._compiler.outside(), self._of_batch, self._first,
-            lambda: self._of_batch.of_graph(self._compiler.captured(batch, state)),
+            (state, Batch.of((), batch).signature), self._compiler.outside(),
+            self._of_batch, self._first, lambda: self._of_batch.of_graph(self._compiler.captured(batch, state)),
         )  # fmt: skip
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
