@@ -330,10 +330,9 @@ class Parallel(CheckpointableModule):
     ) -> torch.Tensor:
         tensor = program.graph.tensors[name]
         layout = placements(program.result_form(name), program.plan.mesh)
-        shape, stride = tensor.shape, torch.empty(tensor.shape, device="meta").stride()
-        return DTensor.from_local(
-            results[name], self.device_mesh, layout, run_check=False, shape=torch.Size(shape), stride=stride
-        )  # fmt: skip
+        whole = torch.empty(tensor.shape, device="meta")
+        sizes: dict[str, Any] = {"shape": whole.shape, "stride": whole.stride()}
+        return DTensor.from_local(results[name], self.device_mesh, layout, run_check=False, **sizes)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile`, with these arguments, to the emitted blocks.

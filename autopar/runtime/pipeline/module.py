@@ -87,8 +87,8 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self.axes = Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected, self._numbers = Expected(example), Numbers(example)
-        self._loop_record = LoopRecord(built.worker)
-        self._agreement = BatchAgreement(compiler, self._loop_record)
+        self._loop_record = loop = LoopRecord(built.worker)
+        self._agreement = BatchAgreement(compiler, loop)
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
         self._tree = Namespace(axes=self.axes)
@@ -274,9 +274,9 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self._expected.check((), batch)
         samples_in(batch)
         state = self._attributes.state(training)
+        of, compiler, asked = self._of_batch, self._compiler, (state, Batch.of((), batch).signature)
         key = self._surroundings.key(
-            (state, Batch.of((), batch).signature), self._compiler.outside(),
-            self._of_batch, self._first, lambda: self._of_batch.of_graph(self._compiler.captured(batch, state)),
+            asked, compiler.outside(), of, self._first, lambda: of.of_graph(compiler.captured(batch, state))
         )  # fmt: skip
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
@@ -366,8 +366,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`.
 
-        Returns the norm before scaling, equal on all ranks.  Parameters that several stages hold
-        count once.
+        Returns the norm before scaling, equal on all ranks.  Shared parameters count once.
         """
         self._loop_record.note_clip(max_norm, norm_type)
         mesh = self.plan.workers[self._first.worker].mesh
