@@ -274,9 +274,9 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self._expected.check((), batch)
         samples_in(batch)
         state = self._attributes.state(training)
-        of, compiler, asked = self._of_batch, self._compiler, (state, Batch.of((), batch).signature)
+        of, makes, asked = self._of_batch, self._compiler, (state, Batch.of((), batch).signature)
         key = self._surroundings.key(
-            asked, compiler.outside(), of, self._first, lambda: of.of_graph(compiler.captured(batch, state))
+            asked, makes.outside(), of, self._first, lambda: of.of_graph(makes.captured(batch, state))
         )  # fmt: skip
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
