@@ -1,9 +1,10 @@
 """Compares the ranks' batches in every step, before a collective could hang on different shapes.
 
-One small all-gather over gloo carries six numbers per rank: a hash of keys, shapes and constants; a
+One small all-gather over gloo carries eight numbers per rank: a hash of keys, shapes and constants; a
 hash of values; the index of the part of the batch that the rank passes; a hash of the modules' modes;
-a hash of the values that the model reads outside; and whether the rank refuses the step.  Ranks of the
-same part must agree on the second; all ranks must agree on the first, the fourth and, unless their
+a hash of the values that the model reads outside; whether the rank refuses the step; its worker; and a
+hash of what its loop did since the last step.  Ranks of the same part must agree on the second, and
+ranks of the same worker on the last; all ranks must agree on the first, the fourth and, unless their
 graphs are the same, the fifth.  The hash of values covers all elements in the first step, and `SAMPLED`
 elements of each tensor later.  Tensors on a GPU, which would have to be waited for, are then included in
 every `SELDOM`-th step only.
@@ -12,6 +13,7 @@ every `SELDOM`-th step only.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -21,9 +23,10 @@ import torch.distributed as dist
 from autopar.errors import AutoparError, RankMismatchError
 from autopar.request.batch import Batch
 from autopar.request.model_state import ModelState, Outside
-from autopar.runtime import agreement
+from autopar.runtime import agreement, loop_record
 from autopar.runtime.counting import BATCHES
 from autopar.runtime.gradient_groups import of_all_ranks
+from autopar.runtime.loop_record import LoopRecord
 from autopar.runtime.named import CHECKS, named
 from autopar.runtime.sample import digest
 
@@ -68,8 +71,8 @@ class Refusals(Protocol):
 class BatchAgreement:
     """Compares the batches of all ranks, step by step."""
 
-    def __init__(self, compiler: Captures) -> None:
-        self._steps, self._compiler = 0, compiler
+    def __init__(self, compiler: Captures, loop: LoopRecord) -> None:
+        self._steps, self._compiler, self._loop = 0, compiler, loop
         self._captured: tuple[Any, str] = (None, "")
         # A separate group on the host: the step's collectives keep their order, and no GPU syncs.
         self._group = of_all_ranks(BATCHES, "gloo") if dist.get_world_size() > 1 else None
@@ -91,6 +94,7 @@ class BatchAgreement:
         all ranks settle them.
         """
         if self._group is None:
+            self._loop.clear()
             if refusals is not None:
                 refusals.settle(None)
             return
@@ -102,7 +106,11 @@ class BatchAgreement:
         values = _number(batch.digest if first else _sample(batch, self._steps % SELDOM == 0))
         self._steps += 1
         refused = refusals is not None and refusals.is_any
-        rows = self._gathered(kinds, values, part, _number(modes), _number(outside), refused)
+        rows = self._gathered(
+            kinds, values, part, _number(modes), _number(outside), refused, *self._loop_numbers()
+        )
+        events = self._loop.events
+        self._loop.clear()
         if refusals is not None and any(row[5] for row in rows):
             refusals.settle(self._group)
         if _differ(rows, 3):
@@ -112,6 +120,7 @@ class BatchAgreement:
             words = f"the shapes of the batch of {step}" if local else f"the batch of {step}"
             remedy = LOCAL if local else agreement.SAME_BATCH
             agreement.assert_same_on_all_ranks(words, _in_words(batch), remedy)
+        self._compare_loops(rows, events)
         if _differ(rows, 4) and _differ(
             self._gathered(_number(self._graph(args, kwargs, state, around))), 0
         ):
@@ -122,6 +131,21 @@ class BatchAgreement:
             raise RankMismatchError(
                 f"Ranks disagree about the batch of {step}: rank {', '.join(map(str, odd))} passed "
                 f"other values than the first rank of the same part ({batch}). {remedy}"
+            )
+
+    def _loop_numbers(self) -> tuple[int, int]:
+        return self._loop.share, _number(self._loop.text())
+
+    def _compare_loops(self, rows: list[list[int]], events: list[loop_record.Event]) -> None:
+        """Raise `RankMismatchError` on all ranks if ranks of one worker did not do the same."""
+        shares = [row[6] for row in rows]
+        if len({(row[6], row[7]) for row in rows}) == len(set(shares)):
+            return
+        everyone: list[Any] = [None] * len(rows)
+        dist.all_gather_object(everyone, events, group=self._group)
+        if text := loop_record.difference(shares, everyone):
+            raise RankMismatchError(
+                f"Ranks are out of step: since the last step {text}. {loop_record.REMEDY}"
             )
 
     def _graph(
@@ -147,8 +171,12 @@ class BatchAgreement:
         """Return the numbers of every rank, one row each."""
         here = torch.tensor(mine, dtype=torch.int64, device="cpu")
         found = [torch.empty_like(here) for _ in range(dist.get_world_size())]
-        with named(CHECKS):
-            dist.all_gather(found, here, group=self._group)
+        self._loop.waits_since = time.monotonic()
+        try:
+            with named(CHECKS):
+                dist.all_gather(found, here, group=self._group)
+        finally:
+            self._loop.waits_since = None
         rows: list[list[int]] = torch.stack(found).tolist()
         return rows
 

@@ -63,7 +63,9 @@ class Launch:
         """The processes of the other ranks; known once all ranks have compared something."""
         self.read: list[str] = []
         """Keys that can be deleted once all ranks have reached the next comparison."""
-        self._meetings = 0
+        self.meetings = 0
+        self.loops: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        """Records of the training loop, by the number of comparisons before a model was made."""
 
     def connection(self) -> Any:
         """Return a connection to the store for one more thread: a blocked call blocks its connection."""
@@ -83,8 +85,8 @@ class Launch:
 
     def meeting(self) -> int:
         """Return the number of the next comparison of all ranks."""
-        self._meetings += 1
-        return self._meetings
+        self.meetings += 1
+        return self.meetings
 
     @property
     def is_over(self) -> bool:

@@ -17,6 +17,11 @@ def heartbeat_s() -> float:
     return _seconds("AUTOPAR_HEARTBEAT_S", 60.0, least=0.0)
 
 
+def stall_s() -> float:
+    """Return the seconds until a rank waiting in a step looks for one waiting elsewhere; 0: never."""
+    return _seconds("AUTOPAR_STALL_S", 20.0, least=0.0)
+
+
 def _seconds(name: str, default: float, least: float) -> float:
     said = os.environ.get(name)
     if said is None:

@@ -32,7 +32,9 @@ from autopar.runtime.failures import agree_on_failure
 from autopar.runtime.gradient_groups import beside
 from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
+from autopar.runtime.loop_record import LoopRecord
 from autopar.runtime.module import Namespace
+from autopar.runtime.one_thread import in_one_thread
 from autopar.runtime.only import arriving, refuse_other_gradients
 from autopar.runtime.outputs import class_named, rebuild
 from autopar.runtime.program import Program
@@ -73,7 +75,7 @@ class Parallel(CheckpointableModule):
         self._local_input = local_input
         seed = agreement.from_first_rank(lambda: (str(torch.initial_seed()),))
         self.seeds = Seeds(int(seed[0]))
-        self._synchronises = True
+        self._synchronises, self._loop_record = True, LoopRecord()
         self._tree = Namespace(axes=self.axes)
         self._slots = list(slots(model, program.plan, program.graph, device_mesh))
         self._targets = targets(self._slots, buffers(model, device_mesh), program.plan, device_mesh)
@@ -84,7 +86,7 @@ class Parallel(CheckpointableModule):
             program, example, self._attributes.state(gradients=True), compiler,
             replan=replan, local_input=local_input,
         )  # fmt: skip
-        self._agreement = BatchAgreement(self._programs)
+        self._agreement = BatchAgreement(self._programs, self._loop_record)
         self._persistent = self.state_dict().keys()
         fill(
             model, self._targets, self._dialect, persistent=self._persistent,
@@ -93,8 +95,9 @@ class Parallel(CheckpointableModule):
         self._leaves = Leaves(self._slots, self.axes, self._tree)
         sums = beside(self.axes, device_mesh, program.plan)
         self._reducer = Reducer(
-            self._in_order(program.graph), sums, program.plan.buckets, self._recover
-        )
+            self._in_order(program.graph), sums, program.plan.buckets, self._recover,
+            self._loop_record.note_backward,
+        )  # fmt: skip
         world = dist.distributed_c10d.GroupMember.WORLD
         self._groups = ({} if world is None else {"the world": world}) | {
             f"{what} over {axis.name}": axis.group
@@ -151,6 +154,7 @@ class Parallel(CheckpointableModule):
             place = place * mesh.sizes[axis] + self.axes[mesh.names[axis]].rank
         return place
 
+    @in_one_thread
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loss, equal on all ranks; with `Batches.outputs`, the user's output object."""
         self._recover()
@@ -179,6 +183,7 @@ class Parallel(CheckpointableModule):
             state = hashlib.sha256(self.seeds.state.numpy().tobytes()).hexdigest()[:12]
             agree_on_failure(self._groups, f"random numbers {state}")
             self._reducer.abandon()
+            self._loop_record.clear()
             self._forward_failed = False
 
     def _before_update(self) -> None:
@@ -191,6 +196,7 @@ class Parallel(CheckpointableModule):
         """Return the model's current state, which is part of the key of its programs."""
         return self._attributes.state(self.training or torch.is_grad_enabled())
 
+    @in_one_thread
     def train_step(
         self, *, microbatches: int = 1, scaler: torch.amp.GradScaler | None = None, **batch: Any
     ) -> torch.Tensor:
@@ -211,6 +217,7 @@ class Parallel(CheckpointableModule):
             return loss.detach()
         self.refuse_beside_forward()
         self._begin_call("a training step")
+        self._loop_record.note_microbatches(microbatches)
         self._agree((), batch)
         parts = in_parts(batch, microbatches)
         counts, program = self._programs.for_parts(batch, parts[0], microbatches, self._state())
@@ -280,11 +287,15 @@ class Parallel(CheckpointableModule):
         for name in given & results.keys():
             result = results[name]
             if result.requires_grad and not result.is_leaf:
+                if name == program.graph.loss:
+                    result.register_hook(self._loop_record.note_loss)
                 result.register_hook(arriving(leaves, show, self._reducer.begin))
 
     def _agree(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Check that ranks pass the same batch or, with local input, parts of equal shapes."""
         part = self.data_rank if self._local_input else 0
+        if torch.is_grad_enabled():
+            self._loop_record.note_forward(self._synchronises, self._slots[-4:])
         self._agreement.check(args, kwargs, part, self._state(), local=self._local_input)
 
     def _input(self, program: Program, batch: Batch, key: str) -> torch.Tensor:
@@ -320,14 +331,8 @@ class Parallel(CheckpointableModule):
         tensor = program.graph.tensors[name]
         layout = placements(program.result_form(name), program.plan.mesh)
         whole = torch.empty(tensor.shape, device="meta")
-        return DTensor.from_local(
-            results[name],
-            self.device_mesh,
-            layout,
-            run_check=False,
-            shape=whole.shape,
-            stride=whole.stride(),
-        )
+        sizes: dict[str, Any] = {"shape": whole.shape, "stride": whole.stride()}
+        return DTensor.from_local(results[name], self.device_mesh, layout, run_check=False, **sizes)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Apply `torch.compile`, with these arguments, to the emitted blocks.
@@ -359,6 +364,7 @@ class Parallel(CheckpointableModule):
         Returns the norm before scaling, equal on all ranks.
         """
         self._before_update()
+        self._loop_record.note_clip(max_norm, norm_type)
         return clip_grad_norm_(self._slots, self.plan.mesh, self.axes, max_norm, norm_type)
 
     @outside_inference
@@ -389,6 +395,5 @@ class Parallel(CheckpointableModule):
 
     def __repr__(self) -> str:
         idle = f", {self.plan.idle}" if self.plan.idle else ""
-        return (
-            f"Parallel({self.graph.name} on mesh ({self.plan.mesh}){idle}, plan {self.plan.digest})"
-        )
+        mesh = self.plan.mesh
+        return f"Parallel({self.graph.name} on mesh ({mesh}){idle}, plan {self.plan.digest})"

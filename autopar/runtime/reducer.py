@@ -30,12 +30,14 @@ class Reducer:
         axes: Axes,
         shares: int,
         on_failure: Callable[[], None] = lambda: None,
+        on_begin: Callable[[bool], None] = lambda synchronises: None,
     ) -> None:
         """`shares`: the gradients are cut into at least this many buckets.
 
-        `on_failure` is called when a backward begins after one that did not finish.
+        `on_failure` is called when a backward begins after one that did not finish, and
+        `on_begin` for every backward.
         """
-        self._axes, self._on_failure = axes, on_failure
+        self._axes, self._on_failure, self._on_begin = axes, on_failure, on_begin
         self._every = tuple(slots)
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
@@ -119,6 +121,7 @@ class Reducer:
         for slot in self._slots:
             slot.reconcile()
         self._running, self._launched = number, 0
+        self._on_begin(self.synchronises)
         _torch.after_backward(self._finish)
 
     def zero_grad(self) -> None:

@@ -227,6 +227,8 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
                 _refuse_coupled(optimizer, owner)
                 _refuse_plain(optimizer)
                 found()
+                if (loop := getattr(owner, "_loop_record", None)) is not None:
+                    loop.note_step(optimizer)
             except InputError as error:
                 if (note := getattr(owner, "note_refused_update", None)) is not None:
                     note(error)  # ranks of other stages may step

@@ -23,6 +23,7 @@ from typing import Any
 
 from autopar.runtime.launch import Launch, forget, from_launcher
 from autopar.runtime.peers import ENDED, STOPPED
+from autopar.runtime.stalls import Stalls
 
 KEY, LEFT, DONE = "failed", "left", "done"
 """Keys: first failure; calls of an ended rank; number of ranks that no longer need rank 0's store."""
@@ -48,6 +49,7 @@ class Watcher:
         self._limit_s, self._leave = limit_s, leave
         self._store, self._last_words = launch.connection(), launch.connection()
         self._over = threading.Event()
+        self._stalls = Stalls(launch)
         self._waited: dict[tuple[str, int], float] = {}
         self._talked = self._beats = self._beat_seen = 0
         self._talking, self._talked_seen = False, -1
@@ -97,7 +99,8 @@ class Watcher:
         self._read_left()
         self._answer()
         self.launch.meet_peers(self._store)
-        return self._of_left() or self._of_silent()
+        stall = self._stalls.found(self._store)
+        return self._of_left() or self._of_silent() or (failure(None, stall) if stall else None)
 
     def _read_left(self) -> None:
         if self._store.add(LEFT, 0) == len(self.left):
@@ -120,7 +123,12 @@ class Watcher:
         if self._store.check([ask]):
             self._store.delete_key(ask)
             calls = self.launch.calls
-            status = {"number": self._talked, "calls": calls.recent, "place": calls.place()}
+            status: dict[str, Any] = {
+                "number": self._talked,
+                "calls": calls.recent,
+                "place": calls.place(),
+            }
+            status["loops"] = self._stalls.status()
             self._store.set(f"status/{self.launch.rank}", json.dumps(status))
 
     def _of_left(self) -> Failure | None:

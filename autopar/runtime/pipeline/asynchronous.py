@@ -13,6 +13,7 @@ from autopar.request.batch import Batch
 from autopar.runtime import agreement
 from autopar.runtime.checkpointable import refuse_without_gradients
 from autopar.runtime.failures import refuse_broken
+from autopar.runtime.one_thread import in_one_thread
 from autopar.runtime.pipeline.built import Built
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.pipeline.stream import Stream
@@ -33,6 +34,7 @@ class Asynchronous(Pipelined):
         super().__init__(*args, **kwargs)
         self._streams = Kept()
 
+    @in_one_thread
     def train_steps(
         self, batches: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer
     ) -> torch.Tensor:

@@ -28,7 +28,9 @@ from autopar.runtime.extra import extra_states
 from autopar.runtime.failures import refuse_broken, report_broken
 from autopar.runtime.inference import normal_tensors, outside_inference
 from autopar.runtime.leaves import Leaves
+from autopar.runtime.loop_record import LoopRecord
 from autopar.runtime.module import Namespace
+from autopar.runtime.one_thread import in_one_thread
 from autopar.runtime.only import refuse_other_gradients
 from autopar.runtime.parameter_reduction import Number
 from autopar.runtime.pipeline.buffers import Buffers
@@ -85,7 +87,8 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self.axes = Axes.of(self.device_mesh)
         self._first, self._compiler = built, compiler
         self._expected, self._numbers = Expected(example), Numbers(example)
-        self._agreement = BatchAgreement(compiler)
+        self._loop_record = loop = LoopRecord(built.worker)
+        self._agreement = BatchAgreement(compiler, loop)
         seed = int(agreement.from_first_rank(lambda: (str(torch.initial_seed()),))[0])
         self.seeds = Seeds(seed)
         self._tree = Namespace(axes=self.axes)
@@ -174,6 +177,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
             )
         return self.step_on(own_engine, batch, scaler)
 
+    @in_one_thread
     def step_on(
         self, engine: Engine, batch: Mapping[str, Any], scaler: torch.amp.GradScaler | None = None
     ) -> torch.Tensor:
@@ -210,6 +214,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
             report_broken(self._broken)
             raise
 
+    @in_one_thread
     def forward(self, *args: Any, **batch: Any) -> torch.Tensor:
         """Return the loss without gradients, equal on all ranks, for evaluation."""
         if args:
@@ -269,13 +274,10 @@ class Pipelined(WithoutStages, CheckpointableModule):
         self._expected.check((), batch)
         samples_in(batch)
         state = self._attributes.state(training)
+        of, makes, asked = self._of_batch, self._compiler, (state, Batch.of((), batch).signature)
         key = self._surroundings.key(
-            (state, Batch.of((), batch).signature),
-            self._compiler.outside(),
-            self._of_batch,
-            self._first,
-            lambda: self._of_batch.of_graph(self._compiler.captured(batch, state)),
-        )
+            asked, makes.outside(), of, self._first, lambda: of.of_graph(makes.captured(batch, state))
+        )  # fmt: skip
         if key not in self._of_batch:
             self._numbers.see(Batch.of((), batch))
             with normal_tensors(), self._expected.explained(Batch.of((), batch)):
@@ -283,9 +285,7 @@ class Pipelined(WithoutStages, CheckpointableModule):
             self._finish(made)
             self._of_batch.keep(key, made, self._first)
         built: Built = self._of_batch.use(key)
-        in_parts(
-            batch, built.plan.microbatches
-        )  # an error within the step would break the pipeline
+        in_parts(batch, built.plan.microbatches)  # an error in the step would break the pipeline
         self._written.used_by(built)
         return built
 
@@ -366,9 +366,9 @@ class Pipelined(WithoutStages, CheckpointableModule):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Scale all gradients so that their norm over the whole model is at most `max_norm`.
 
-        Returns the norm before scaling, equal on all ranks.  Parameters that several stages hold
-        count once.
+        Returns the norm before scaling, equal on all ranks.  Shared parameters count once.
         """
+        self._loop_record.note_clip(max_norm, norm_type)
         mesh = self.plan.workers[self._first.worker].mesh
         once = [slot for slot in self._slots if self._owned.is_owner(slot.name)]
         norm = norm_over_stages(once, mesh, self.axes, self._first, norm_type, self._is_first)
