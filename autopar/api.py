@@ -55,6 +55,7 @@ from autopar.runtime.inference import outside_inference
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
+from autopar.runtime.replaced import refuse_shared
 from autopar.sharding.sharding_problem import Compilation
 from autopar.utils.progress import Watch, alone, unwatched
 from cost_models.hardware import Hardware
@@ -121,6 +122,7 @@ def parallelize(
     cannot be captured, and `InfeasibleError` if no plan meets the constraints.
     """
     model = arrived(model)
+    refuse_shared(model)
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
         preset=preset, constraints=constraints, recompute=recompute, pipeline=pipeline,

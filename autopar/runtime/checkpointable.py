@@ -34,9 +34,9 @@ from autopar.runtime.parameter_reduction import (
 )
 from autopar.runtime.pipeline.refusals import refused_by_all
 from autopar.runtime.random import Seeds
+from autopar.runtime.replaced import record
 from autopar.runtime.scaler import GradScaler
 from autopar.runtime.sharded_parameter import ShardedParameter, refuse_other_data
-from autopar.runtime.updates import was_replaced
 from autopar.runtime.weights.fill import load
 from autopar.runtime.weights.match import (
     FOR_LOAD_STATE_DICT,
@@ -82,7 +82,7 @@ class CheckpointableModule(nn.Module):
         own["_non_persistent_buffers_set"] = root._non_persistent_buffers_set
         own["_attributes"] = Attributes(root)
         own["_root"] = root
-        was_replaced(model)
+        record(model, self)
         draw_whole(self.device_mesh, is_stage=self.IN_STAGES)
         self.__class__ = like_a_sequence(type(self), type(model))
 

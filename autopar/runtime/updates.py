@@ -21,7 +21,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.weak import WeakIdKeyDictionary
 
 from autopar.errors import InputError
 from autopar.request.coupling import (
@@ -34,6 +33,7 @@ from autopar.request.coupling import (
 )
 from autopar.runtime import _torch
 from autopar.runtime.operators import _torch as dispatch
+from autopar.runtime.replaced import refuse_optimizer
 from autopar.runtime.whole_step import WholeStep
 
 OURS = "_autopar_updates_locally"
@@ -74,28 +74,6 @@ def check_before_steps(
     alive.
     """
     _CHECKS[owner] = frozenset(map(id, parameters)), WeakMethod(check)
-
-
-def was_replaced(model: nn.Module) -> None:
-    """Record the parameters of a plain model that was parallelized: training them would do nothing."""
-    for name, parameter in model.named_parameters():
-        _REPLACED[parameter] = name
-
-
-_REPLACED: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""Names of the parameters of plain models that were parallelized."""
-
-
-def _refuse_replaced(optimizer: optim.Optimizer) -> None:
-    """Raise `InputError` for an optimizer of the plain model if only the parallel model trains."""
-    held = [p for p in _parameters(optimizer) if p in _REPLACED]
-    if held and all(parameter.grad is None for parameter in held):
-        raise InputError(
-            f"This {type(optimizer).__name__} has parameters of the model that was given to "
-            f"autopar.parallelize ({_REPLACED[held[0]]!r} is the first), which get no gradients: "
-            "the parallel model has its own. Create the optimizer from parallel.parameters(), "
-            "after autopar.parallelize."
-        )
 
 
 def _refuse_coupled(optimizer: optim.Optimizer, owner: nn.Module) -> None:
@@ -219,7 +197,7 @@ def _before(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
     if is_stand_in(optimizer):
         return
     _put_back(optimizer)  # an earlier step that raised left its local tensors in the groups
-    _refuse_replaced(optimizer)
+    refuse_optimizer(type(optimizer).__name__, _parameters(optimizer))
     stepped = set(map(id, _parameters(optimizer)))
     for owner, (parameters, check) in list(_CHECKS.items()):
         if stepped & parameters and (found := check()) is not None:
