@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -83,7 +84,8 @@ class CheckpointableModule(nn.Module):
         own["_attributes"] = Attributes(root)
         own["_root"] = root
         record(model, self)
-        draw_whole(self.device_mesh, is_stage=self.IN_STAGES)
+        is_stage = self.IN_STAGES and self.device_mesh.size() < dist.get_world_size()
+        draw_whole(self.device_mesh, is_stage=is_stage)
         self.__class__ = like_a_sequence(type(self), type(model))
 
     def _begin_call(self, call: str, *, meet: bool = False) -> None:

@@ -44,3 +44,7 @@ def test_losses_on_weights_have_the_gradients_of_one_process(
 
 def test_what_would_not_reach_a_parameter_is_refused(pool: Pool) -> None:
     pool.run(2, jobs.refused)
+
+
+def test_beside_a_pipeline_of_one_stage(pool: Pool) -> None:
+    pool.run(2, jobs.beside_a_pipeline_of_one_stage)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import autopar
 from autopar.errors import InputError
 from tests.distributed.optimizer_jobs import LIMIT, models
 
@@ -196,3 +197,12 @@ def refused() -> None:
     assert numpy.array_equal(array, before["layers.0.weight"].numpy())
     after = parallel.full_state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def beside_a_pipeline_of_one_stage() -> None:
+    """A pipeline whose one stage has all ranks has whole numbers, and so has a model on its mesh."""
+    for layout in ({"pipeline": autopar.Pipeline([(2,)])}, {"preset": "fsdp"}):
+        single, parallel = models(2, layout)
+        name, parameter = next(parallel.named_parameters())
+        norm, want = float(parameter.norm()), float(single.get_parameter(name).norm())
+        assert abs(norm - want) < LIMIT, name
