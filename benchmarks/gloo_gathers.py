@@ -5,7 +5,7 @@ python benchmarks/gloo_gathers.py --seconds 300
 
 Three gathers of three tensors are on their way at any time, without autopar.  Coalesced ones end the
 process with "malloc(): unaligned tcache chunk detected" or a segmentation fault, or stop, at a random
-time (torch 2.13).  So `autopar.runtime._torch.all_gather_many` gathers bytes on gloo.
+time (torch 2.13).  So `autopar.runtime.gathers` gathers bytes on gloo.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from torch.nn.modules.module import _global_forward_hooks, _IncompatibleKeys
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.torch_version import TorchVersion
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map_only as tree_map_only
 
@@ -223,7 +223,7 @@ reduce_scatter_single: Callable[..., Any] = getattr(
 """Reduce-scatter of one tensor in equal parts; torch 2.13 renamed it."""
 
 
-def all_gather_many(
+def all_gather_coalesced(
     made: Sequence[torch.Tensor],
     parts: Sequence[torch.Tensor],
     group: dist.ProcessGroup,
@@ -233,45 +233,13 @@ def all_gather_many(
 
     Return what waits for it, unless that was done (`waits`).
     """
-    if len(made) > 1 and _is_gloo(group, made[0].device):
-        return _gather_bytes(made, parts, group, waits)
     return _together(all_gather_single, made, parts, group, waits)
 
 
-def _is_gloo(group: dist.ProcessGroup, device: torch.device) -> bool:
+def is_gloo(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Whether gloo carries the group's messages of this device."""
     has_backend = device.type in {known.type for known in group._device_types}
     return has_backend and bool(group._get_backend(device).name() == "gloo")
-
-
-def _gather_bytes(
-    made: Sequence[torch.Tensor],
-    parts: Sequence[torch.Tensor],
-    group: dist.ProcessGroup,
-    waits: bool,
-) -> Callable[[], object]:
-    """All-gather the bytes of all parts as one tensor; return what waits for it and copies them.
-
-    gloo's own coalesced all-gather does the same in its threads, and corrupts the heap when several are
-    on their way (torch 2.13; `benchmarks/gloo_gathers.py`).  As there, the message is the backend's own:
-    modes that count the memory of a step do not see it.
-    """
-    with disable_current_modes():
-        sent = torch.cat([part.detach().reshape(-1).view(torch.uint8) for part in parts])
-        come = sent.new_empty((group.size(), sent.numel()))
-    work = all_gather_single(come.view(-1), sent, group=group, async_op=not waits)
-
-    def finish() -> None:
-        if work is not None:
-            work.wait()
-        sizes = [part.nbytes for part in parts]
-        with torch.no_grad(), disable_current_modes():
-            for whole, piece in zip(made, come.split(sizes, 1), strict=True):
-                whole.detach().view(-1).view(torch.uint8).view(piece.shape).copy_(piece)
-
-    if waits:
-        finish()
-        return _nothing
-    return finish
 
 
 def reduce_scatter_many(
@@ -318,6 +286,8 @@ def fake_world(size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+disable_current_modes = _python_dispatch._disable_current_modes
+"""A context in which no dispatch mode sees what is computed."""
 IncompatibleKeys = _IncompatibleKeys
 """The result type of `load_state_dict`."""
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from autopar.plans.hops import Hop
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
+from autopar.runtime.gathers import all_gather_many
 from autopar.runtime.named import label, named
 from autopar.runtime.padded_layout import enter, leave
 from autopar.runtime.sharded_parameter import ShardedParameter
@@ -209,7 +210,7 @@ class Bucket:
                 for slot, part in zip(self.slots, parts, strict=True)
             ]
             with named(label("parameters", "", "all_gather", hop.axis)):
-                _torch.all_gather_many(rooms, parts, self.axes[hop.axis].group)
+                all_gather_many(rooms, parts, self.axes[hop.axis].group)
             parts = rooms
         for slot, part in zip(self.slots, parts, strict=True):
             slot.fill(part)

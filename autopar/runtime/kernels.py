@@ -17,6 +17,7 @@ from autopar.ir.placement import S
 from autopar.plans.buckets import NBYTES
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axis
+from autopar.runtime.gathers import all_gather_many
 from autopar.runtime.late import Late, Pending
 from autopar.runtime.named import PERMUTE, named
 
@@ -84,7 +85,7 @@ def gathered(
 ) -> list[torch.Tensor]:
     """All-gather in one collective, each result in storage of its own."""
     stacked = [tensor.new_empty((size, *tensor.shape)) for tensor in tensors]
-    _torch.all_gather_many(stacked, tensors, group)
+    all_gather_many(stacked, tensors, group)
     return _unstacked(stacked, shards)
 
 
@@ -110,9 +111,7 @@ class Started:
     def of(cls, tensors: Tensors, shards: Sequence[S], axis: Axis) -> Started:
         """Start to gather the wholes of which these are shards."""
         stacked = [tensor.new_empty((axis.size, *tensor.shape)) for tensor in tensors]
-        return cls(
-            stacked, shards, _torch.all_gather_many(stacked, tensors, axis.group, waits=False)
-        )
+        return cls(stacked, shards, all_gather_many(stacked, tensors, axis.group, waits=False))
 
     def finish(self) -> list[torch.Tensor]:
         """Wait, and return the wholes."""

@@ -141,7 +141,7 @@ def _replaced() -> Iterator[None]:
 
     with (
         mock.patch.object(Constants, "of", constant),
-        mock.patch.object(_torch, "all_gather_many", gather),
+        mock.patch.object(_torch, "all_gather_coalesced", gather),
         mock.patch.object(_torch, "reduce_scatter_many", scatter),
     ):
         yield

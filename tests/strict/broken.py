@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from autopar.runtime import _torch
+from autopar.runtime import _torch, gathers
 from autopar.runtime.pipeline.directions import Directions
 from tests.pipelines import Line, check_lines
 
@@ -44,7 +44,7 @@ def everything() -> None:
     assert torch.equal(part, expected.chunk(size)[rank])
     many = [torch.empty(2 * size), torch.empty(3 * size, dtype=torch.int64)]
     parts = [torch.full((2,), float(rank)), torch.full((3,), rank)]
-    _torch.all_gather_many(many, parts, dist.group.WORLD)
+    gathers.all_gather_many(many, parts, dist.group.WORLD)
     assert torch.equal(many[1], torch.arange(size).repeat_interleave(3))
     word = torch.full((3,), float(rank))
     dist.broadcast(word, src=size - 1)
