@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autopar.ir.collectives import COLLECTIVES
 from autopar.pipeline.schedules import SCHEDULES
 from autopar.request.configurations.tool import TOOLS
 from autopar.rules import user
@@ -58,5 +59,5 @@ def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 @pytest.fixture(autouse=True)
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page adds to them is gone behind it."""
-    for registry in (SCHEDULES, SOLVERS, TOOLS):
+    for registry in (COLLECTIVES, SCHEDULES, SOLVERS, TOOLS):
         monkeypatch.setattr(registry, "_known", dict(registry))
