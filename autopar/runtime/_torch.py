@@ -265,15 +265,15 @@ def _together(
     """Run a collective on each pair of tensors, flat, all in one; return what waits for it."""
     if len(made) == 1:
         work = collective(made[0].view(-1), given[0].reshape(-1), group=group, async_op=not waits)
-        return _nothing if work is None else work.wait
+        return nothing if work is None else work.wait
     with dist.distributed_c10d._coalescing_manager(group, async_ops=not waits) as manager:
         for into, tensor in zip(made, given, strict=True):
             collective(into.view(-1), tensor.reshape(-1), group=group)
-    return _nothing if waits else manager.wait
+    return nothing if waits else manager.wait
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Wait for what is done already."""
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def all_gather_many(
     finish = (_each if is_large else _in_bytes)(made, parts, group)
     if waits:
         finish()
-        return _nothing
+        return _torch.nothing
     return finish
 
 
@@ -68,7 +68,3 @@ def _in_bytes(made: Tensors, parts: Tensors, group: dist.ProcessGroup) -> Callab
                 whole.detach().view(-1).view(torch.uint8).view(piece.shape).copy_(piece)
 
     return finish
-
-
-def _nothing() -> None:
-    pass

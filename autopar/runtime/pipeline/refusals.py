@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 from autopar.errors import InputError, RankFailedError
-from autopar.runtime import _torch
+from autopar.runtime import _torch, launch
 from autopar.runtime.failures import RESTART
 
 Told = tuple[bool, str, str]
@@ -22,6 +22,9 @@ Told = tuple[bool, str, str]
 @contextmanager
 def refused_by_all() -> Iterator[None]:
     """Raise on all ranks the `InputError` that the body raises on one; all ranks call it."""
+    if launch.alone():
+        yield
+        return
     refused: InputError | None = None
     try:
         yield
