@@ -5,7 +5,7 @@ hash of values; the index of the part of the batch that the rank passes; a hash 
 a hash of the values that the model reads outside; whether the rank refuses the step; its worker; and a
 hash of what its loop did since the last step.  Ranks of the same part must agree on the second, and
 ranks of the same worker on the last; all ranks must agree on the first, the fourth and, unless their
-graphs are the same, the fifth.The hash of values covers all elements in the first step, and
+graphs are the same, the fifth.  The hash of values covers all elements in the first step, and
 `sample.SAMPLED` elements of each tensor later.  Tensors on a GPU, which would have to be waited for, are
 then included in every `SELDOM`-th step only.
 """
