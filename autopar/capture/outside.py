@@ -71,11 +71,16 @@ class OutsideValues:
             if self._held is not None:
                 self._held.watch(self._names)
             first = self._walk()
-        self._before = first.values
+        self._before, self._present = first.values, Outside()
+        self._reads = first.reads if first.reads.is_complete else None
 
     def differences(self) -> Outside:
         """Return the paths whose values have changed, with their present values."""
-        return self._differences(self._walk().values)
+        if self._reads is None or not self._reads.unchanged():
+            walk = self._walk()
+            self._present = self._differences(walk.values)
+            self._reads = walk.reads if walk.reads.is_complete else None
+        return self._present
 
     def _differences(self, now: Mapping[str, Any]) -> Outside:
         if now == self._before:
@@ -99,12 +104,18 @@ class OutsideValues:
             walk.kind(kind, CALLED)
         for path, kind in self._forwards:
             walk.values[path] = Same(kind.forward)
+            walk.reads.attributes(kind, "forward")
         for path, value in (*self._functions, ("the loss", self._loss)):
             walk.value(path, value)
         if held is not None:
+            walk.reads.result(partial(_same, held), _same(held))
             for path, value in held.values():
                 walk.value(path, value)
         return walk
+
+
+def _same(held: HeldValues) -> list[tuple[str, Same]]:
+    return [(path, Same(value)) for path, value in held.values()]
 
 
 __all__ = ["OutsideValues"]

@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from autopar.capture.large_containers import LargeContainers
 from autopar.capture.libraries import Libraries, is_installed
 from autopar.capture.python_state import OPAQUE, PLAIN
 from autopar.capture.read_names import Names, names_in
+from autopar.capture.watched_reads import MISSING, WatchedReads
 
 MOST = 1_000
 """Maximum number of items of a container that is inspected item by item."""
@@ -84,6 +85,7 @@ class Walk:
         compared: Container[int] = (),
     ) -> None:
         self.values: dict[str, Any] = {}
+        self.reads = WatchedReads()
         self._names: list[Names] = []
         self._allowed, self._memory = allowed, memory
         self._known, self._compared, self._libraries = known, compared, libraries
@@ -113,20 +115,24 @@ class Walk:
                 title = base.__qualname__
                 count = self._titles[title] = self._titles.get(title, 0) + 1
                 title = title if count == 1 else f"{title} {count}"  # another class of this name
-                for key, value in list(vars(base).items()):
-                    self._member(title, key, value, called)
+                members = {k: v for k, v in list(vars(base).items()) if self._reads(k, called)}
+                self.reads.space(vars(base), members)
+                self.reads.attributes(base, "__bases__")
+                for key, value in members.items():
+                    self._member(title, key, value)
 
-    def _member(self, title: str, key: str, value: Any, called: tuple[str, ...]) -> None:
-        is_dunder = key.startswith("__") and key.endswith("__")
-        if key not in self._allowed and key not in called and (not is_dunder or key == "__init__"):
-            return
+    def _reads(self, key: str, called: tuple[str, ...]) -> bool:
+        """Return whether code may read a member of a class, or call it."""
+        return (key != "__init__" and _is_dunder(key)) or key in self._allowed or key in called
+
+    def _member(self, title: str, key: str, value: Any) -> None:
         if isinstance(value, property):
             value = value.fget
         function = getattr(value, "__func__", getattr(value, "func", value))
         if isinstance(function, FunctionType):
             self.values[f"{title}.{key}"] = Same(function)
             self._function(function)
-        elif not is_dunder and not isinstance(value, OPAQUE):
+        elif not _is_dunder(key) and not isinstance(value, OPAQUE):
             self.value(f"{title}.{key}", value)
 
     def _function(self, function: FunctionType) -> None:
@@ -136,17 +142,24 @@ class Walk:
         code, name = function.__code__, function.__qualname__
         found = names_in(code)
         self._names.append(found)
+        self.values[f"code of {function.__module__}.{name}"] = Same(code)
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            try:
+            if _is_filled(cell):
+                self.reads.attributes(cell, "cell_contents")
                 self.value(f"{free} of {name}", cell.cell_contents)
-            except ValueError:  # cell not filled yet
-                continue
-        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        for place, value in enumerate(defaults):
+            else:
+                self.reads.result(partial(_is_filled, cell), False)
+        self.reads.attributes(function, "__code__", "__defaults__", "__kwdefaults__")
+        keywords = function.__kwdefaults__ or {}
+        if keywords:
+            self.reads.space(keywords, keywords)
+        for place, value in enumerate((*(function.__defaults__ or ()), *keywords.values())):
             self.value(f"default {place} of {name}", value)
         scope = function.__globals__
-        for used in sorted(found.names & scope.keys()):
-            self.value(f"{function.__module__}.{used}", scope[used])
+        used = sorted(found.names & scope.keys())
+        self.reads.space(scope, used)
+        for key in used:
+            self.value(f"{function.__module__}.{key}", scope[key])
 
     def value(self, path: str, value: Any) -> None:
         """Visit a value and everything in it."""
@@ -189,16 +202,22 @@ class Walk:
         """Visit the variables of a user's Python module that code names: ``settings.SCALE``."""
         self.values[path], name = Same(value), value.__name__
         if not (name in self._libraries or is_installed(name)) and self._new(value):
-            for key, item in list(vars(value).items()):
-                if key in self._allowed and not key.startswith("__"):
-                    self.value(f"{path}.{key}", item)
+            held = vars(value)
+            read = [key for key in list(held) if key in self._allowed and not key.startswith("__")]
+            self.reads.space(held, read)
+            for key in read:
+                self.value(f"{path}.{key}", held[key])
 
     def _items(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Yield what a container or an object holds."""
         kind = containers.kind_of(value)
-        if kind is not None and containers.length(value) > MOST:
-            count = containers.length(value)
-            self.values[path] = count, Same(value), self._memory.large.contents(value)
+        is_large = kind is not None and containers.length(value) > MOST
+        if kind is not None and not is_large:
+            self.reads.contents(value)
+        if is_large:
+            contents = self._memory.large.contents(value)
+            self.reads.result(partial(self._memory.large.contents, value), contents)
+            self.values[path] = containers.length(value), Same(value), contents
         elif containers.is_mapping(value):
             items = [(_key(key), item) for key, item in containers.items(value)]
             yield from self._but_compared(value, items)
@@ -216,12 +235,11 @@ class Walk:
         elif isinstance(value, partial):
             yield from ((".func", value.func), (".args", value.args), ("", value.keywords))
         elif isinstance(value, weakref.ref):
+            self.reads.is_complete = False
             yield "()", value()
         elif _is_array(value):
-            is_small = value.nbytes <= LARGEST_ARRAY and value.dtype != object
-            digest = hashlib.sha256(value.tobytes()).hexdigest() if is_small else None
-            looks = value.shape, str(value.dtype)
-            self.values[path] = (*looks, digest) if is_small else (*looks, Same(value))
+            self.values[path] = looks = _array(value)
+            self.reads.result(partial(_array, value), looks)
         else:
             yield from self._attributes(value)
 
@@ -236,20 +254,31 @@ class Walk:
         if home.startswith("torch") and home in self._libraries and not is_module:
             return
         held = getattr(value, "__dict__", None)
+        self.reads.attributes(value, "__class__")
         if is_module:
             for part in PARTS:
-                yield from ((f".{key}", item) for key, item in list(vars(value)[part].items()))
+                registered = dict(vars(value)[part])
+                self.reads.space(vars(value)[part], registered)
+                yield from ((f".{key}", item) for key, item in registered.items())
         every = self._reads_all(type(value))
         if isinstance(held, dict):
-            named = [
-                (f".{key}", item)
+            named = {
+                key: item
                 for key, item in list(held.items())
                 if key not in NO_STATE and (every or key in self._allowed or key == "training")
-            ]
-            yield from self._but_compared(held, named)
+            }
+            self.reads.space(held, named)
+            self.reads.attributes(value, "__dict__")
+            items = [(f".{key}", item) for key, item in named.items()]
+            yield from self._but_compared(held, items)
         for key in _slots(type(value)):
-            if (every or key in self._allowed) and hasattr(value, key):
-                yield f".{key}", getattr(value, key)
+            if every or key in self._allowed:
+                item = getattr(value, key, MISSING)
+                if item is MISSING:
+                    self.reads.result(partial(hasattr, value, key), False)
+                else:
+                    self.reads.attributes(value, key)
+                    yield f".{key}", item
 
     def _reads_all(self, kind: type) -> bool:
         """Return whether attributes may be read that the user's code does not name."""
@@ -264,10 +293,13 @@ class Walk:
         looks = tuple(value.shape), str(value.dtype)
         self._seen[id(value)] = value
         if value.numel() > LARGEST:  # capture refuses code that reads it
+            self.reads.shape(value)
             return looks
         is_plain = type(value) in (torch.Tensor, nn.Parameter) and not value.is_meta
         if not is_plain or value.layout is not torch.strided:
+            self.reads.shape(value)
             return (*looks, Same(value))
+        self.reads.tensor(value)
         known = self._memory.tensors
         place = id(value), -1 if value.is_inference() else value._version
         if place not in known or place[1] < 0:
@@ -298,6 +330,25 @@ def _is_array(value: Any) -> bool:
 def _is_ours(value: Any) -> bool:
     """Return whether a value is a parallel model or a part of one: its weights change in every step."""
     return any(kind.__module__.startswith("autopar.") for kind in type(value).__mro__)
+
+
+def _array(value: Any) -> tuple[Any, ...]:
+    """Return the values of a small array as a digest."""
+    is_small = value.nbytes <= LARGEST_ARRAY and value.dtype != object
+    digest = hashlib.sha256(value.tobytes()).hexdigest() if is_small else Same(value)
+    return value.shape, str(value.dtype), digest
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _is_dunder(key: str) -> bool:
+    return key.startswith("__") and key.endswith("__")
 
 
 def _slots(kind: type) -> Iterator[str]:
