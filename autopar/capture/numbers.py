@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 
 from autopar.capture.passes.noop import ALWAYS, IF_UNCHANGED
+from autopar.capture.where import location
 from autopar.errors import CaptureError
 from autopar.ir.graph import Arg, Graph, Node, short
 from autopar.utils.messages import argument
@@ -45,12 +46,11 @@ def _check_alike(whole: Graph, part: Graph) -> None:
     sizes = _samples(whole), _samples(part)
     odd += [n for key, n in ours.items() if key in theirs and not _grows(n, theirs[key], *sizes)]
     if odd:
-        where = odd[0].origin
         raise CaptureError(
-            f"{whole.name} computes something else for a part of the batch than for all of it "
-            f"({odd[0].path}, {where.file}:{where.line}), so microbatches would change its "
-            f"result. Pass {argument('microbatches', 1)}, or make the computation the same for "
-            "every batch size."
+            f"{whole.name} computes something else for a part of the batch than for all of it, so "
+            f"microbatches would change its result, at {location(odd[0].origin)}\n"
+            f"Pass {argument('microbatches', 1)}, or make the computation the same for every batch "
+            "size."
         )
 
 

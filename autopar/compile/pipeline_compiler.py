@@ -34,6 +34,7 @@ from autopar.runtime.pipeline.built import Built
 from autopar.runtime.program import Program, load
 from autopar.runtime.programs import in_parts, samples_in
 from autopar.sharding.compile import compile_graph
+from autopar.sharding.in_flight import refuse_no_blocks
 from autopar.sharding.narrow import applies
 from autopar.sharding.sharding_problem import Settings
 from autopar.utils.cache import keep
@@ -78,6 +79,7 @@ class PipelineCompiler:
         Raise `ConstraintError` if, with a preset, an axis of a stage's mesh splits no work.
         """
         settings, allowed = self._settings, self._compiler.options.planning.allow_undivided
+        refuse_no_blocks(graph, settings)
         made = compile_forced(graph, self._mesh, self._hardware, settings, self._wanted)
         idle = [each for each in made.plan.stages if each.plan.idle]
         if settings.preset and idle and not allowed:

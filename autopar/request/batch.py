@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
+from autopar.errors import InputError
 from autopar.request.nested import leaves_of, mapped, top
 from autopar.request.opaque import described, shapes_of
 
@@ -36,6 +38,7 @@ class Batch:
         places = places_of(args, kwargs)
         leaves = [leaf for key, value in places.items() for leaf in leaves_of(value, key)]
         tensors = {key: leaf for key, leaf in leaves if isinstance(leaf, torch.Tensor)}
+        _refuse_sharded(tensors)
         constants = [(k, described(v, k)) for k, v in leaves if not isinstance(v, torch.Tensor)]
         for key, value in places.items():
             if not isinstance(value, torch.Tensor):
@@ -63,6 +66,17 @@ class Batch:
             f"{key}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
             for key, t in self.tensors.items()
         )
+
+
+def _refuse_sharded(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise `InputError` for a DTensor, as a parallel model returns it: inputs are whole or local."""
+    for key, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            raise InputError(
+                f"The input {key} is a DTensor of shape {list(tensor.shape)} with placements "
+                f"{tensor.placements}. Pass {key}.full_tensor(), which gathers it on every rank; with "
+                f"batches=autopar.Batches(local=True), this rank's part of that."
+            )
 
 
 def as_call(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from autopar.errors import InputError
 from autopar.request.weights import WeightsSource
 from autopar.runtime import _torch, agreement, checkpoint
 from autopar.runtime.attributes import Attributes
-from autopar.runtime.closed import no_copy, no_empty, refuse_whole_model
+from autopar.runtime.closed import no_copy, no_empty, refuse_whole_model, refuse_wrapper
 from autopar.runtime.draws import draw_whole
 from autopar.runtime.extra import (
     KEY,
@@ -133,6 +133,7 @@ class CheckpointableModule(nn.Module):
                 ) from None
             if root is None:
                 raise
+            refuse_wrapper(name)
             refuse_whole_model(name, root)
             return getattr(root, name)
 
@@ -287,9 +288,8 @@ class CheckpointableModule(nn.Module):
         if strict:
             check_extra_states(self._root, state_dict)
         tensors = without_extra_states(self._root, state_dict)
-        own = self.state_dict().keys() if self.IN_STAGES else None
-        part = own if own == state_dict.keys() else None
-        match = self._load(opened(tensors), FOR_LOAD_STATE_DICT if strict else None, part)
+        advice = FOR_LOAD_STATE_DICT if strict else None
+        match = self._load(opened(tensors), advice, by_stage=self.IN_STAGES)
         set_extra_states(self._root, state_dict)
         return _torch.IncompatibleKeys(list(match.missing), list(match.unexpected))
 
@@ -298,21 +298,23 @@ class CheckpointableModule(nn.Module):
         """Read anything that `autopar.parallelize` takes as weights=; each rank reads its own slices."""
         self._load(opened(weights), FOR_LOAD_WEIGHTS)
 
-    def _load(self, source: Source, strictly: Advice | None, part: Set[str] | None = None) -> Match:
+    def _load(self, source: Source, strictly: Advice | None, *, by_stage: bool = False) -> Match:
         """Fill the tensors that the source has.
 
-        `strictly`: the advice in the error for leftover names; None accepts them.  `part`: the names
-        that are wanted, if not all.
+        `strictly`: the advice in the error for leftover names; None accepts them.  `by_stage`: a source
+        of exactly this rank's tensors is complete.
         """
         self._begin_call("a load of weights", meet=True)
-        names = self._persistent if part is None else self._persistent & part
+        own = without_extra_states(self._root, self.state_dict()).keys() if self.IN_STAGES else None
+        names = self._persistent
+        if own is not None and by_stage and own == source.shapes.keys():
+            names = names & own
         wanted = {name: t for name, t in self._targets.items() if name in names}
         with refused_by_all():
             match = self._dialect.match(wanted, source)
             if strictly is not None:
                 refuse_leftovers(source, match.missing, match.unexpected, strictly)
-        is_own = self.IN_STAGES and source.shapes.keys() <= self.state_dict().keys()
-        refuse_different(source, is_own=is_own)
+        refuse_different(source, is_own=own is not None and source.shapes.keys() <= own)
         load(source, self._targets, match)
         return match
 

@@ -127,6 +127,17 @@ def refuse_whole_model(name: str, root: nn.Module) -> None:
         )
 
 
+def refuse_wrapper(name: str) -> None:
+    """Raise `InputError` where `DistributedDataParallel` asks a module what it shall not synchronise."""
+    if name == "_ddp_params_and_buffers_to_ignore":
+        raise InputError(
+            "A parallel model cannot be wrapped in DistributedDataParallel: it synchronises its "
+            "gradients itself. Use it as it is. What wraps models (the Trainer of transformers, prepare "
+            "of accelerate) is replaced by a loop of your own; accelerate may prepare the optimizer and "
+            "the scheduler alone."
+        )
+
+
 class Elsewhere:
     """Placeholder for a parameter that ranks of another stage hold; any use raises `InputError`."""
 
@@ -175,6 +186,19 @@ def unchanged(module: nn.Module, path: str, kinds: Iterable[Kind]) -> Callable[.
         return module
 
     return apply
+
+
+def no_right_inverse(path: str, originals: Iterable[str]) -> Callable[..., NoReturn]:
+    """Return the replacement for ``right_inverse`` of a parametrization, which raises `InputError`."""
+
+    def refuse(*_: Any) -> NoReturn:
+        raise InputError(
+            f"{path.replace('parametrizations.', '')} is computed by a parametrization, and cannot be "
+            f"set on a parallel model. Write into {' and '.join(originals)} of {path} instead, under "
+            "torch.no_grad(), with copy_; or set it on the plain model before autopar.parallelize."
+        )
+
+    return refuse
 
 
 def no_empty(path: str) -> Callable[..., NoReturn]:

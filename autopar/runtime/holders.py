@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from autopar.runtime import closed
 from autopar.runtime.closed import Closed, Elsewhere
@@ -84,6 +85,9 @@ def _complete(
     own["__deepcopy__"] = own["__reduce_ex__"] = closed.no_copy(path)
     own["_apply"] = closed.unchanged(made, path, _kinds(module, device))
     own["to_empty"] = closed.no_empty(path)
+    if isinstance(module, ParametrizationList):
+        originals = (*vars(module)["_parameters"], *vars(module)["_buffers"])
+        own["right_inverse"] = closed.no_right_inverse(path, originals)
 
 
 def _kinds(module: nn.Module, device: str) -> frozenset[closed.Kind]:

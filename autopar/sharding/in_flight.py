@@ -56,7 +56,7 @@ class InFlightPlanner:
         settings: Settings,
         saved: Mapping[str, Saved],
     ) -> None:
-        _refuse_no_blocks(graph, settings)
+        refuse_no_blocks(graph, settings)
         self.graph = graph
         self._mesh, self._hardware, self._settings = mesh, hardware, settings
         self._saved = saved
@@ -217,7 +217,8 @@ def _flying(plan: Plan, in_flight: int, fewer: Plan) -> Plan:
     )
 
 
-def _refuse_no_blocks(graph: Graph, settings: Settings) -> None:
+def refuse_no_blocks(graph: Graph, settings: Settings) -> None:
+    """Raise `InputError` if the user asks for recomputation and the model has no block."""
     asked = settings.recompute or "none"
     if asked != "none" and settings.first and not blocks(graph):
         near = "".join(f" {path} {why}." for path, why in no_blocks(graph)[:1])

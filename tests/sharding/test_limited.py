@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -77,10 +78,13 @@ def test_what_a_preset_needs_is_enough() -> None:
     assert found.objective_s <= small.objective_s * 1.05
 
 
-def test_recomputation_that_would_do_nothing_is_refused() -> None:
+@pytest.mark.parametrize("pipeline", [1, 2, "auto", autopar.Pipeline(2, "gpipe", 2)])
+def test_recomputation_that_would_do_nothing_is_refused(pipeline: Any) -> None:
     model, inputs, loss = models.mlp()
     with pytest.raises(InputError, match="recompute='full' finds nothing to recompute in MLP"):
-        autopar.plan(model, 2, inputs, loss=loss, hardware="h100", recompute="full")
+        autopar.plan(
+            model, 2, inputs, loss=loss, hardware="h100", recompute="full", pipeline=pipeline
+        )
 
 
 class Revisited(Branches):

@@ -52,6 +52,7 @@ from autopar.pipeline.planner import (
 from autopar.pipeline.planner import v_schedule as vee
 from autopar.plans.pipeline_data import Prediction, WorkerPlan
 from autopar.request.pipeline import Pipeline
+from autopar.sharding.in_flight import refuse_no_blocks
 from autopar.sharding.sharding_problem import Settings, device_memory
 from autopar.solver import readable
 from autopar.utils.messages import argument
@@ -124,6 +125,7 @@ def choose(
     source: Source, mesh: Mesh, hardware: Hardware, settings: Settings, asked: Pipeline
 ) -> Chosen:
     """Return the best plan, with or without stages; raise `InfeasibleError` if nothing fits."""
+    refuse_no_blocks(source.whole, settings)
     limit = settings.memory_limit
     if limit is None:
         limit = device_memory(mesh, hardware)

@@ -16,6 +16,19 @@ optimizer = sgd(model)
 train(model, part(example))
 optimizer.step()
 """
+FED = """
+class Both(Net):
+    def forward(self, x, y):
+        made = self.encode(x)
+        return {"loss": nn.functional.mse_loss(self.head(made), y), "made": made}
+
+model = prepare(Both().double(), batches=autopar.Batches(outputs=["made"]))
+fed = batch(0)
+for _ in range(2):
+    found = model(**fed)
+    found["loss"].backward()
+    fed = {"x": found["made"].detach(), "y": fed["y"]}
+"""
 
 BATCHES: tuple[Habit, ...] = (
     Habit(
@@ -47,6 +60,16 @@ for step, samples in enumerate((8, 4, 8, 4)):
     optimizer.step()
 """,
         spoils=True,
+    ),
+    Habit(
+        "an output as an input of the next step",
+        FED,
+        says="is a DTensor",
+        in_stages="outputs= is not available for pipelines",
+        instead="`output.full_tensor()`",
+        remedy=FED.replace(".detach()", ".detach().full_tensor()"),
+        remedy_in_stages=False,
+        ddp=NOT_TRIED,
     ),
     Habit(
         "positional arguments: `model(x, y)`",

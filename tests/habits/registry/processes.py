@@ -190,8 +190,7 @@ if ranks > 1:
 trained = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 trained(**batch(0)).backward()
 """,
-        says="communicates a parameter, gradient or state",
-        in_stages="DDP expects same model across all ranks",
+        says="cannot be wrapped in DistributedDataParallel",
         instead="leave it out",
         ddp=NOT_TRIED,
     ),

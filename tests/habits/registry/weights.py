@@ -9,6 +9,24 @@ optimizer.zero_grad()
 train(model, batch(0))
 optimizer.step()
 """
+PARAMETRIZED = """
+class Exp(nn.Module):
+    def forward(self, x):
+        return x.exp()
+
+    def right_inverse(self, x):
+        return x.log()
+
+plain = Net().double()
+with torch.no_grad():
+    plain.head.weight.abs_().add_(0.1)
+nn.utils.parametrize.register_parametrization(plain.head, "weight", Exp())
+value = torch.full_like(plain.head.weight, 0.3)
+model = prepare(plain)
+with torch.no_grad():
+    {}
+train(model, batch(0))
+"""
 FREEZE = "freeze before `parallelize`; later, parallelize again with `full_state_dict()` loaded"
 
 WEIGHTS: tuple[Habit, ...] = (
@@ -497,6 +515,17 @@ model = prepare(plain)
 optimizer = sgd(model)
 """
         + STEP,
+    ),
+    Habit(
+        "`model.head.weight = value` where a parametrization computes the weight",
+        PARAMETRIZED.format("model.head.weight = value"),
+        says="is computed by a parametrization",
+        instead="write into what it is computed of",
+        remedy=PARAMETRIZED.format(
+            "model.head.parametrizations.weight.original.copy_(value.log())"
+        ),
+        remedy_in_stages=False,
+        ddp=NOT_TRIED,
     ),
     Habit(
         "`model.half()` or `model.to(torch.bfloat16)` behind `parallelize`",
