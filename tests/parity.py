@@ -53,6 +53,7 @@ from tests.architectures import ARCHITECTURES
 from tests.capture.compare import eager_loss
 from tests.custom.model import gated
 from tests.derivatives import DERIVATIVES
+from tests.empties import empties
 from tests.frozen import FROZEN
 from tests.kept_by_callers import between
 from tests.mixtures import MIXTURES
@@ -88,6 +89,7 @@ CASES = {
     **composite.ALL,
     "custom": gated,
     "between": between,
+    "empties": empties,
 }
 """Every model by name."""
 
@@ -379,10 +381,15 @@ def check_uneven_size(parameter: DTensor, entry: ParameterPlan) -> None:
     assert parameter.to_local().shape == whole.shape
 
 
+def largest(tensor: torch.Tensor) -> float:
+    """The largest absolute value; 0 of a tensor without elements."""
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
 def check_gradients(parallel: Parallel, case: Reference) -> float:
     """Each gradient against the single process, relative to the largest entry in the model."""
     worst, wanted = 0.0, case.gradients
-    scale = max(float(g.abs().max()) for g in wanted.values() if g is not None)
+    scale = max(largest(g) for g in wanted.values() if g is not None)
     for key, parameter in parallel.named_parameters():
         gradient, want = parameter.grad, wanted[key]
         if want is None:
@@ -398,10 +405,10 @@ def check_weights(parallel: Parallel, case: Reference) -> float:
     """Weights after the steps, relative to the largest update."""
     worst = 0.0
     before = {key: p.detach() for key, p in case.model.named_parameters()}
-    update = max(float((case.weights[k] - before[k]).abs().max()) for k in before)
+    update = max(largest(case.weights[k] - before[k]) for k in before)
     for key, value in parallel.full_state_dict().items():
         if key in case.weights:
-            difference = float((value - case.weights[key]).abs().max())
+            difference = largest(value - case.weights[key])
             assert difference <= case.tolerance * update, f"weight {key}: {difference} of {update}"
             worst = max(worst, difference / update if update else 0.0)
     return worst
@@ -468,7 +475,7 @@ def close(
 ) -> float:
     """Equal up to the tolerance, relative to the largest entry; how far from equal."""
     assert want is not None and got.shape == want.shape, f"{what}: {got.shape}"
-    size = max(float(want.double().abs().max()) if want.numel() else 0.0, scale, 1e-30)
-    difference = float((got.double() - want.double()).abs().max()) if want.numel() else 0.0
+    size = max(largest(want.double()), scale, 1e-30)
+    difference = largest(got.double() - want.double())
     assert difference <= tolerance * size, f"{what}: {difference} of {size}"
     return difference / size

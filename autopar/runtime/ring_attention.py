@@ -10,7 +10,6 @@ all ranks do the same work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from autopar.runtime.kernels import define, start_permute
 from autopar.runtime.sequence_attention import (
     PLACE,
     Place,
+    attended,
     checked_scale,
     fake_attend,
     fake_backward,
@@ -50,31 +50,7 @@ def ring_attention(
     [b, h, s / ranks, e].  Raises `TypeError` for numbers that are not floating-point.
     """
     scale = checked_scale(query, key, value, scale, 1)
-    made: torch.Tensor = _Ring.apply(query, key, value, scale, axis)
-    return made
-
-
-class _Ring(torch.autograd.Function):
-    """Saves its own block of keys and values; the backward passes them around again."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: Axis
-    ) -> torch.Tensor:
-        ctx.scale, ctx.axis = scale, axis
-        out, *more = torch.ops.autopar.ring_rows(
-            q, k, v, scale, axis.rank, axis.size, axis.group_name
-        )
-        ctx.save_for_backward(q, k, v, out, *more)
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        axis = ctx.axis
-        made = torch.ops.autopar.ring_rows_backward(
-            gradient, *ctx.saved_tensors, ctx.scale, axis.rank, axis.size, axis.group_name
-        )
-        return *made, None, None
+    return attended("ring_rows", query, key, value, scale, axis)
 
 
 def _ring(

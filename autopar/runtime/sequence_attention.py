@@ -42,8 +42,7 @@ def sequence_parallel_attention(
     """
     scale = checked_scale(query, key, value, scale, axis.size)
     key, value = (x.expand(query.shape[0], *x.shape[1:]) for x in (key, value))
-    made: torch.Tensor = _Attention.apply(query, key, value, scale, axis)
-    return made
+    return attended("attend_rows", query, key, value, scale, axis)
 
 
 def checked_scale(
@@ -71,27 +70,41 @@ def checked_scale(
     return 1 / math.sqrt(width) if scale is None else scale
 
 
+def attended(
+    operator: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: Axis
+) -> torch.Tensor:
+    """Return the result of an operator of this package on this rank's rows, differentiable.
+
+    `operator` is one of the signature of ``attend_rows``, beside which there is its ``_backward``.
+    """
+    made: torch.Tensor = _Attention.apply(operator, q, k, v, scale, axis)
+    return made
+
+
 class _Attention(torch.autograd.Function):
-    """Saves what came from the mirror, so that the backward exchanges gradients only."""
+    """Saves what came from other ranks and is not to be sent again in the backward."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: Axis
+        ctx: Any,
+        operator: str,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        scale: float,
+        axis: Axis,
     ) -> torch.Tensor:
-        ctx.scale, ctx.axis = scale, axis
-        out, *more = torch.ops.autopar.attend_rows(
-            q, k, v, scale, axis.rank, axis.size, axis.group_name
-        )
+        ctx.operator, ctx.scale, ctx.axis = operator, scale, axis
+        attend = getattr(torch.ops.autopar, operator)
+        out, *more = attend(q, k, v, scale, axis.rank, axis.size, axis.group_name)
         ctx.save_for_backward(q, k, v, out, *more)
         return out  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        axis = ctx.axis
-        made = torch.ops.autopar.attend_rows_backward(
-            gradient, *ctx.saved_tensors, ctx.scale, axis.rank, axis.size, axis.group_name
-        )
-        return *made, None, None
+        axis, run = ctx.axis, getattr(torch.ops.autopar, f"{ctx.operator}_backward")
+        made = run(gradient, *ctx.saved_tensors, ctx.scale, axis.rank, axis.size, axis.group_name)
+        return None, *made, None, None
 
 
 @dataclass(frozen=True)

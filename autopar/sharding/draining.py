@@ -58,8 +58,9 @@ class Draining:
         return tuple(found)
 
     def _has_gradient(self, tensor: Tensor) -> bool:
-        """Return whether the backward reaches a weight: of one that no operator reads there is none."""
-        return tensor.differentiable and bool(self.intervals.graph.consumers[tensor.name])
+        """Return whether the backward makes a gradient of a weight: one is read, and has elements."""
+        is_read = bool(self.intervals.graph.consumers[tensor.name])
+        return tensor.differentiable and is_read and tensor.nbytes > 0
 
     def _interval(self, name: str, ways: int) -> Interval:
         """Return when the buffer of a gradient is in use, with all gradients split so many ways."""

@@ -94,13 +94,14 @@ NEUTRAL: dict[str, Callable[[Node, Tensor], bool]] = {
 
 
 def _cat_of_one(node: Node, tensors: Tensors) -> str | None:
-    """Return x for ``cat([empty, x])``, which a new key-value cache computes."""
-    parts = node.args[0]
+    """Return x for ``cat([empty, x])``, which a new key-value cache computes.
+
+    An empty tensor that has a gradient stays: an empty gradient is not None.
+    """
+    parts, made = node.args[0], node.outputs[0]
     assert isinstance(parts, tuple)
-    full = [t for t in (tensor_of(part, tensors) for part in parts) if t and 0 not in t.shape]
-    if len(full) != 1 or (full[0].shape, full[0].dtype) != (
-        node.outputs[0].shape,
-        node.outputs[0].dtype,
-    ):
+    found = [t for t in (tensor_of(part, tensors) for part in parts) if t]
+    full = [t for t in found if 0 not in t.shape]
+    if len(full) != 1 or (full[0].shape, full[0].dtype) != (made.shape, made.dtype):
         return None
-    return full[0].name
+    return None if any(t.differentiable and t is not full[0] for t in found) else full[0].name
