@@ -15,8 +15,8 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -230,19 +230,25 @@ def name_for(raw: Any, rank: int, size: int, patience_s: float | None = None) ->
             _hosts[-1].start()
             at_end(_stop_hosts)
         return name
+    with _in_a_store_that_may_end():
+        raw.check([HOSTED])  # a new connection to none would be tried for minutes
+        connection, word = raw.clone(), uuid.uuid4().hex
+        connection.set(f"{HELLO}/{rank}", word)
+        patience = limits.timeout_s() if patience_s is None else patience_s
+        name = _welcomed(connection, f"{WELCOME}/{rank}", word, patience)
+        _own(connection, name).set(f"here/{rank}", json.dumps(Peer.here().as_dict()))
+    return name
+
+
+@contextmanager
+def _in_a_store_that_may_end() -> Iterator[None]:
     try:
-        raw.check([HOSTED])
-    except RuntimeError as error:  # a new connection would be tried for minutes
+        yield
+    except RuntimeError as error:
         raise RankFailedError(
             "The store of the ranks has ended: the process that keeps it (usually rank 0) ended "
             "before this rank called autopar. Call autopar.parallelize on every rank."
         ) from error
-    connection, word = raw.clone(), uuid.uuid4().hex
-    connection.set(f"{HELLO}/{rank}", word)
-    patience = limits.timeout_s() if patience_s is None else patience_s
-    name = _welcomed(connection, f"{WELCOME}/{rank}", word, patience)
-    _own(connection, name).set(f"here/{rank}", json.dumps(Peer.here().as_dict()))
-    return name
 
 
 def _welcomed(connection: Any, key: str, word: str, patience_s: float) -> str:
