@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from autopar.errors import InputError
 from autopar.request.nested import leaves_of, mapped, top
 from autopar.request.opaque import described, shapes_of
+from autopar.utils.messages import argument
 
 
 def tensors_in(value: Any, key: str) -> dict[str, torch.Tensor]:
@@ -75,7 +76,7 @@ def _refuse_sharded(tensors: Mapping[str, torch.Tensor]) -> None:
             raise InputError(
                 f"The input {key} is a DTensor of shape {list(tensor.shape)} with placements "
                 f"{tensor.placements}. Pass {key}.full_tensor(), which gathers it on every rank; with "
-                f"batches=autopar.Batches(local=True), this rank's part of that."
+                f"{argument('local', True)}, this rank's part of that."
             )
 
 
