@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from autopar import rules
 from autopar.capture import capture
+from autopar.capture.cached import caches
 from autopar.capture.saved import Known, saved
 from autopar.compile.outputs import with_outputs
 from autopar.cost.issued import traffic
@@ -127,6 +128,8 @@ def reference(name: str, steps: int = STEPS) -> Reference:
     """Capture, and steps of momentum, in float64 where every operator knows it."""
     single = name in SINGLE
     model, inputs, loss = case_of(name) if single else models.double(case_of(name))
+    for each in caches(model):  # its tensors would be constants of this process's graph
+        each.cache_clear()
     batches = tuple(batch_of(inputs, step) for step in range(steps))
     with nullcontext() if single else Wide():
         graph = with_outputs(capture(model, inputs, loss=loss), ())
