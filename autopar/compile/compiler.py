@@ -302,7 +302,9 @@ class Compiler:
         """Return the program of a captured graph.  Collective: rank 0 compiles it if not cached."""
         options = self.options
         agreement.assert_same_on_all_ranks(
-            "the model, the mesh or the options", f"{graph.digest} {self.mesh} {options}"
+            "the model, the mesh or the options",
+            f"{graph.digest} {self.mesh} {options}",
+            agreement.SAME_MODEL,
         )
         known = graph.digest, graph.returns
         if edited is None and known in self._programs:

@@ -125,6 +125,7 @@ class PipelineCompiler:
         agreement.assert_same_on_all_ranks(
             "the model, the mesh or the options",
             f"{graph.digest} {self._mesh} {self._wanted} {self._compiler.asked(None)}",
+            agreement.SAME_MODEL,
         )
         texts = agreement.from_first_rank(lambda: self._texts(batch, graph, counts, wanted))
         plan = PipelinePlan.from_json(texts[0], "the plan of rank 0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
@@ -23,8 +24,15 @@ SAME_CALLS = (
     "Every rank must build the same model (same sizes, same code) and call autopar with the same "
     "arguments."
 )
+SAME_MODEL = (
+    f"{SAME_CALLS} If only some ranks have run the model before, what functions under "
+    "functools.lru_cache returned there is a constant of their graphs: run it on all ranks or on none, "
+    "or call cache_clear() of these functions."
+)
 SAME_BATCH = "Pass every rank the same whole batch: use the same seed for shuffling on all of them."
 TOGETHER = "the next call"
+LONG = 200
+"""Largest number of characters of a value that is shown whole where ranks disagree."""
 
 
 def begin(call: str, *, meet: bool = False) -> None:
@@ -106,9 +114,27 @@ def _compared(words: Sequence[str], what: str, remedy: str) -> RankMismatchError
             "take part in each call of a parallel model: make the same calls, in the same "
             "order, on every rank."
         )
+    shown = unlike_parts(values)
     return RankMismatchError(
-        f"Ranks disagree about {what}: rank 0 has {values[0]!r}, but {_odd(values)}. {remedy}"
+        f"Ranks disagree about {what}: rank 0 has {shown[0]!r}, but {_odd(shown)}. {remedy}"
     )
+
+
+def unlike_parts(values: Sequence[str]) -> list[str]:
+    """Return long values without the words with which all of them begin or end."""
+    words = [value.split(" ") for value in values]
+    if max(map(len, values)) <= LONG:
+        return list(values)
+    alike = (len(set(each)) == 1 for each in zip(*words, strict=False))
+    before = len(list(takewhile(bool, alike)))
+    rests = [each[before:] for each in words]
+    alike = (len(set(each)) == 1 for each in zip(*map(reversed, rests), strict=False))
+    behind = len(list(takewhile(bool, alike)))
+    dots = ["..."]
+    return [
+        " ".join(dots * bool(before) + rest[: len(rest) - behind] + dots * bool(behind))
+        for rest in rests
+    ]
 
 
 def _odd(values: Sequence[str]) -> str:

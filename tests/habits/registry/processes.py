@@ -15,6 +15,23 @@ from torch.utils.data import DataLoader, TensorDataset
 whole = batch_of_all = tree(0, 16)
 dataset = TensorDataset(whole["x"], whole["y"])
 """
+CACHED = """
+import functools
+
+@functools.lru_cache
+def index(count):
+    return torch.arange(count) * 2 // 2
+
+class Indexed(Net):
+    def forward(self, x, y):
+        return super().forward(x[:, index(x.shape[1])], y)
+
+plain = Indexed().double()
+if {}:
+    plain(**tree(0))
+model = prepare(plain)
+train(model, batch(0))
+"""
 
 PROCESSES: tuple[Habit, ...] = (
     Habit(
@@ -183,6 +200,14 @@ if ranks > 1:
         + STEP,
         says="communicates a parameter, gradient or state",
         instead="`preset='zero2'` or `'fsdp'` with any optimizer",
+    ),
+    Habit(
+        "the plain model run on one rank alone, where a function under `lru_cache` makes tensors",
+        CACHED.format("dist.get_rank() == 0"),
+        says="or call cache_clear() of these functions",
+        instead="run it on all ranks, or on none",
+        remedy=CACHED.format("True"),
+        ddp=NOT_TRIED,
     ),
     Habit(
         "`DistributedDataParallel(model)` around the parallel model",
