@@ -112,16 +112,19 @@ class Walk:
         """Visit the functions of a class that reachable code can call, and its attributes."""
         for base in kind.__mro__:
             if base.__module__ not in self._libraries and self._new(base):
-                title = base.__qualname__
-                count = self._titles[title] = self._titles.get(title, 0) + 1
-                title = title if count == 1 else f"{title} {count}"  # another class of this name
-                members = {k: v for k, v in list(vars(base).items()) if self._reads(k, called)}
+                title = self._title(base.__qualname__)
+                members = {k: v for k, v in list(vars(base).items()) if self._may_read(k, called)}
                 self.reads.space(vars(base), members)
                 self.reads.attributes(base, "__bases__")
                 for key, value in members.items():
                     self._member(title, key, value)
 
-    def _reads(self, key: str, called: tuple[str, ...]) -> bool:
+    def _title(self, name: str) -> str:
+        """Return a name that no other class or function of this walk has."""
+        count = self._titles[name] = self._titles.get(name, 0) + 1
+        return name if count == 1 else f"{name} {count}"
+
+    def _may_read(self, key: str, called: tuple[str, ...]) -> bool:
         """Return whether code may read a member of a class, or call it."""
         return (key != "__init__" and _is_dunder(key)) or key in self._allowed or key in called
 
@@ -142,7 +145,7 @@ class Walk:
         code, name = function.__code__, function.__qualname__
         found = names_in(code)
         self._names.append(found)
-        self.values[f"code of {function.__module__}.{name}"] = Same(code)
+        self.values[self._title(f"code of {function.__module__}.{name}")] = Same(code)
         for free, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if _is_filled(cell):
                 self.reads.attributes(cell, "cell_contents")
@@ -267,7 +270,7 @@ class Walk:
                 for key, item in list(held.items())
                 if key not in NO_STATE and (every or key in self._allowed or key == "training")
             }
-            self.reads.space(held, named)
+            self.reads.space(held, [*named, *(PARTS if is_module else ())])
             self.reads.attributes(value, "__dict__")
             items = [(f".{key}", item) for key, item in named.items()]
             yield from self._but_compared(held, items)

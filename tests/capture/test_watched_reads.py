@@ -42,6 +42,8 @@ class Held:
         self.queue, self.chosen = deque([1.0]), {1.0}
         self.array, self.tensor = np.ones(3), torch.ones(3)
         self.call = partial(pow, 2.0)
+        self.lambdas = [eval("lambda: 1.0"), eval("lambda: 1.0")]
+        self.module = torch.nn.Linear(2, 2)
         self.function = self.made(1.0)
         self.unread = 0
 
@@ -66,6 +68,7 @@ class Reader(Base):
         values = [part.slot, part.scale, getattr(part, "late", 1.0)]
         values += [HELD.listed, HELD.table, HELD.ordered, HELD.queue, HELD.chosen]
         values += [HELD.array, HELD.tensor, HELD.call, HELD.function, HELD.added]
+        values += [HELD.lambdas, HELD.module.weight]
         return x * len(values) * self.helped()
 
     def helped(self) -> float:
@@ -102,6 +105,10 @@ CHANGES: dict[str, Callable[[], Any]] = {
     "default": lambda: setattr(HELD.function, "__defaults__", (2.0,)),
     "keyword default": lambda: HELD.function.__kwdefaults__.update(y=2.0),
     "code": _code,
+    "code of the first of two of one name": lambda: setattr(
+        HELD.lambdas[0], "__code__", (lambda: 2.0).__code__
+    ),
+    "parameters of a module": lambda: HELD.module.__dict__.update(_parameters={}),
     "method": lambda: setattr(Reader, "helped", lambda self: 2.0),
     "bases": lambda: setattr(Held.__mro__[0], "part", 2.0),
 }
