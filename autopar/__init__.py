@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autopar.ir.placement import I, N, P, R, S, Sharding
     from autopar.plans.plan import Plan
     from autopar.request.batches import Batches
+    from autopar.request.compression import Compression
     from autopar.request.pipeline import Pipeline
     from autopar.request.planning import Planning
     from autopar.request.weights import Weights
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from autopar.sharding.sharding_problem import Compilation
 
 __all__ = [
-    "AutoparError", "Batches", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Pipeline", "Plan",
-    "Planning", "R", "S", "Sharding", "Weights", "compile_model", "parallelize", "plan", "rule",
+    "AutoparError", "Batches", "Compilation", "Compression", "I", "Mesh", "N", "P", "Parallel",
+    "Pipeline", "Plan", "Planning", "R", "S", "Sharding", "Weights", "compile_model", "parallelize",
+    "plan", "rule",
 ]  # fmt: skip
 
 RENDERERS.append("autopar.render.text.html")
@@ -40,6 +42,7 @@ _HOMES = {
     "sharding.sharding_problem": ("Compilation",),
     "plans.plan": ("Plan",),
     "request.batches": ("Batches",),
+    "request.compression": ("Compression",),
     "request.pipeline": ("Pipeline",),
     "request.planning": ("Planning",),
     "request.weights": ("Weights",),

@@ -42,6 +42,7 @@ from autopar.plans.record import View
 from autopar.request.arrivals import arrived
 from autopar.request.batch import Batch
 from autopar.request.batches import Batches
+from autopar.request.compression import Compression
 from autopar.request.meta import without_weights
 from autopar.request.old_spellings import with_old_spellings
 from autopar.request.optimizers import OptimizerLike
@@ -75,6 +76,7 @@ def parallelize(
     constraints: Constraints | None = None,
     memory_limit: float | str | None = None,
     recompute: str | None = None,
+    compression: Compression | str | None = None,
     hardware: str | Hardware | None = None,
     pipeline: Pipeline | StagesLike = 1,
     batches: Batches | None = None,
@@ -108,6 +110,8 @@ def parallelize(
       (`autopar.ir.blocks`); operators outside blocks keep their activations.  ``"gathers"`` only
       repeats all-gathers of activations in the backward.  None leaves it to the solver, which
       recomputes blocks only if the memory limit requires it.
+    - `compression`: how gradients travel as fewer bytes where ranks sum them once per step: a
+      `Compression`, or text such as ``"powersgd:8"`` or ``"int8"``.  The step is then no longer exact.
     - `hardware`: a profile's name or file; None is this machine.
     - `pipeline`: a number of stages, ``"auto"``, or a `Pipeline` with its schedule and microbatches.
       With ``asynchronous=True`` the result is an `Asynchronous`, trained with
@@ -125,8 +129,8 @@ def parallelize(
     refuse_shared(model)
     options = Options.of(
         loss=loss, optimizer=optimizer, precision=precision, memory_limit=memory_limit,
-        preset=preset, constraints=constraints, recompute=recompute, pipeline=pipeline,
-        batches=batches, planning=planning,
+        preset=preset, constraints=constraints, recompute=recompute, compression=compression,
+        pipeline=pipeline, batches=batches, planning=planning,
     )  # fmt: skip
     given = Weights.of(weights)
     if options.pipeline.is_one_stage and len(meshes := meshes_of(mesh, options)) > 1:

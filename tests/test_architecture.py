@@ -193,8 +193,9 @@ def test_no_folder_of_tests_is_passed_over(pytestconfig: pytest.Config) -> None:
 
 def test_public_names() -> None:
     assert sorted(autopar.__all__) == [
-        "AutoparError", "Batches", "Compilation", "I", "Mesh", "N", "P", "Parallel", "Pipeline", "Plan",
-        "Planning", "R", "S", "Sharding", "Weights", "compile_model", "parallelize", "plan", "rule",
+        "AutoparError", "Batches", "Compilation", "Compression", "I", "Mesh", "N", "P", "Parallel",
+        "Pipeline", "Plan", "Planning", "R", "S", "Sharding", "Weights", "compile_model", "parallelize",
+        "plan", "rule",
     ]  # fmt: skip
     assert all(getattr(autopar, name) is not None for name in autopar.__all__)
     assert callable(autopar.plan), "a package of that name stands in its place"

@@ -45,6 +45,26 @@ MEMORY = Annotated[
     typer.Option(help="Limit per device, such as 40GiB, or none; default: the device's memory."),
 ]
 
+PRESET = Annotated[
+    str | None,
+    typer.Option(help="Preset (`autopar presets`) or TOML file; default: the solver chooses."),
+]
+CONSTRAINT = Annotated[
+    list[str] | None,
+    typer.Option(help="PATTERN=TYPES, e.g. 'used:*.weight=[R, S(0)]'; repeatable."),
+]
+CONSTRAINTS = Annotated[
+    Path | None, typer.Option(help="TOML file with tables [pin], [forbid] and [prefer].")
+]
+RECOMPUTE = Annotated[
+    str | None,
+    typer.Option(help="none, gathers, selective or full; default: by the memory limit."),
+]
+COMPRESSION = Annotated[
+    str | None,
+    typer.Option(help="Gradients travel as powersgd:RANK, int8 or fp8; steps are not exact."),
+]
+
 STAGES = Annotated[
     str | None,
     typer.Option(

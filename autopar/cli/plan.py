@@ -15,6 +15,9 @@ from autopar.cli.flags import (
     AS_JSON,
     ASYNCHRONOUS,
     BATCH,
+    COMPRESSION,
+    CONSTRAINT,
+    CONSTRAINTS,
     CUT,
     DATABASE,
     HARDWARE,
@@ -24,6 +27,8 @@ from autopar.cli.flags import (
     OPTIMIZER,
     PLAN_FILE,
     PRECISION,
+    PRESET,
+    RECOMPUTE,
     SCHEDULE,
     SEQUENCE,
     STAGES,
@@ -66,24 +71,14 @@ def command(
         typer.Option(min=1, max=3, help="With --devices: most axes of a mesh; default: 2."),
     ] = None,
     hardware: HARDWARE = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="Preset (`autopar presets`) or TOML file; default: the solver chooses."),
-    ] = None,
-    constraint: Annotated[
-        list[str] | None,
-        typer.Option(help="PATTERN=TYPES, e.g. 'used:*.weight=[R, S(0)]'; repeatable."),
-    ] = None,
-    constraints: Annotated[
-        Path | None, typer.Option(help="TOML file with tables [pin], [forbid] and [prefer].")
-    ] = None,
+    preset: PRESET = None,
+    constraint: CONSTRAINT = None,
+    constraints: CONSTRAINTS = None,
     optimizer: OPTIMIZER = "AdamW",
     precision: PRECISION = None,
     memory: MEMORY = None,
-    recompute: Annotated[
-        str | None,
-        typer.Option(help="none, gathers, selective or full; default: by the memory limit."),
-    ] = None,
+    recompute: RECOMPUTE = None,
+    compression: COMPRESSION = None,
     stages: STAGES = None,
     schedule: SCHEDULE = None,
     microbatches: MICROBATCHES = None,
@@ -106,6 +101,7 @@ def command(
         preset=presets.known(preset) if preset else None,
         constraints=_asked(constraint or [], constraints, mesh),
         recompute=recompute,
+        compression=compression,
         planning=Planning(database),
     )
     if problem is not None and problem.resolve() == output.resolve():
@@ -169,6 +165,7 @@ def _made(
         "hardware": profile, "loss": loaded.loss, "optimizer": asked.optimizer,
         "precision": asked.precision, "memory_limit": asked.memory_limit, "preset": asked.preset,
         "constraints": asked.constraints, "recompute": asked.recompute,
+        "compression": asked.compression,
         "planning": asked.planning,
     }  # fmt: skip
     if pipeline.is_one_stage or (forced is None and problem is not None):

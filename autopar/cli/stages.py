@@ -55,9 +55,10 @@ def read_pipeline(
 
 
 def usual_pipeline(shape: Shape, hardware: Hardware, asked: Options) -> Pipeline:
-    """Return ``auto`` stages on a mesh across hosts without preset and constraints, else one stage."""
+    """Return ``auto`` stages on a mesh across hosts, if all options permit stages, else one stage."""
     across = isinstance(shape, Mesh) and shape.world_size > hardware.devices_per_host
-    return Pipeline("auto" if across and not (asked.preset or asked.constraints) else 1)
+    of_one_stage = asked.preset or asked.constraints or asked.compression
+    return Pipeline("auto" if across and not of_one_stage else 1)
 
 
 def load_plan(path: Path) -> Plan | PipelinePlan:

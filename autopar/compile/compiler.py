@@ -48,6 +48,7 @@ from autopar.runtime.program import Program, load
 from autopar.runtime.surroundings import Kept
 from autopar.sharding.asked import preset_constraints, storage_of
 from autopar.sharding.compile import arriving, batch_form, compile_graph, frontier
+from autopar.sharding.compressed_axes import check_axes, check_compressed
 from autopar.sharding.divided import check_divided, check_local
 from autopar.sharding.in_flight import InFlightPlanner
 from autopar.sharding.padding import padded
@@ -233,6 +234,7 @@ class Compiler:
 
         Without a limit and preset, compile again within the device's memory if the best plan exceeds it.
         """
+        check_axes(self.options.compression, self.mesh)
         settings, kept = self.settings(batch), self._saved(graph)
         flights = InFlightPlanner(graph, self.mesh, self.hardware, settings, kept)
         made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=flights)
@@ -240,6 +242,7 @@ class Compiler:
             check_divided(
                 made.plan, made.graph, settings.constraints, local=self.options.batches.local
             )
+            check_compressed(made.plan, made.graph)
         own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
         if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
@@ -278,6 +281,7 @@ class Compiler:
             padding=None if self._first is None else _of_parameters(self._first),
             recompute=options.block_mode,
             regathers=options.regathers,
+            compression=options.compression,
             first=self._first is None,
         )
 

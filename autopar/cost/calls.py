@@ -52,10 +52,22 @@ def alike(issued: Iterable[Traffic]) -> Iterator[list[Traffic]]:
 
 
 def in_buckets(parts: list[Traffic], shares: int) -> list[Traffic]:
-    """Return the bucketed calls of one group; gradients fill buckets from the last parameter on."""
+    """Return the bucketed calls of one group; gradients fill buckets from the last parameter on.
+
+    Compressed gradients have buckets of their own, and each of their messages is a call.
+    """
     gradients = parts[0].direction == "backward"
-    in_order = parts[::-1] if gradients else parts
+    of_kind: defaultdict[tuple[bool, int], list[Traffic]] = defaultdict(list)
+    for part in parts[::-1] if gradients else parts:
+        of_kind[part.carried_nbytes > 0, part.message].append(part)
     return [
-        replace(parts[0], nbytes=sum(in_order[place].nbytes for place in places))
-        for places in buckets([part.nbytes for part in in_order], shares=shares if gradients else 1)
+        replace(
+            filling[0],
+            nbytes=sum(filling[place].nbytes for place in places),
+            carried_nbytes=sum(filling[place].carried_nbytes for place in places),
+        )
+        for filling in of_kind.values()
+        for places in buckets(
+            [part.bucket_nbytes for part in filling], shares=shares if gradients else 1
+        )
     ]

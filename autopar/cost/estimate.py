@@ -9,12 +9,13 @@ from dataclasses import replace
 from autopar.cost.calls import flows_of
 from autopar.cost.covering import covering, late
 from autopar.cost.filled import gradient_buckets
-from autopar.cost.issued import Running, TrafficOf, by_parameter, first_reduction
+from autopar.cost.issued import Running, TrafficOf, by_parameter, by_step
 from autopar.cost.laid import Laid, laid_alone, laid_at_use, laid_once
 from autopar.cost.operators import OperatorSeconds, operator_seconds
 from autopar.cost.parameters import (
     Storage,
     StorageBytes,
+    first_reduction,
     gradient_shares,
     storage_nbytes,
     travels,
@@ -55,7 +56,7 @@ def estimate(
     shardings = {c.node: c.sharding for c in choices}
     run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
     running = Running(graph, choices, conversions, mesh, precision, run_again)
-    of_parameters = tuple(by_parameter(graph, parameters, mesh, precision))
+    of_parameters = tuple(by_parameter(graph, parameters, mesh, precision, prices.compression))
     of_microbatch = running.per_microbatch()
     issued = TrafficOf(
         tuple(part for sent in of_parameters for part in sent),
@@ -171,11 +172,13 @@ def hideable_by_axis(
     planned = {parameter.name: parameter for parameter in parameters}
     issued: defaultdict[tuple[int, str], list[tuple[Traffic, bool]]] = defaultdict(list)
     for leaf in reversed(graph.parameters_as_read):
-        for part in first_reduction(planned[leaf.target], graph, prices.mesh, precision):
+        parameter = planned[leaf.target]
+        sent = by_step(parameter, graph, prices.mesh, precision, prices.compression)
+        for part in first_reduction(sent):
             issued[part.axis, part.collective].append((part, leaf.outputs[0].name in ends))
     found: defaultdict[str, float] = defaultdict(float)
     for (axis, _), parts in issued.items():
-        places = buckets([part.nbytes for part, _ in parts], shares=shares)
+        places = buckets([part.bucket_nbytes for part, _ in parts], shares=shares)
         early = [each for each in places if not any(parts[place][1] for place in each)]
         for each in early:
             together = replace(parts[0][0], nbytes=sum(parts[place][0].nbytes for place in each))

@@ -12,6 +12,7 @@ from autopar.ir.pads import exchanging_axis
 from autopar.memory.filling import GradientBucket
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import grouped, in_backward
+from autopar.plans.compressed_messages import pays
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.hops import hops
 
@@ -27,8 +28,11 @@ class _Gradient:
     @property
     def key(self) -> Hashable:
         """What the gradients of one bucket have in common; the dtype at rest follows from the leaf's."""
-        over = exchanging_axis(self.plan.stored, self.plan.pads, self.prices.mesh)
-        return hops(self.plan, self.prices.mesh), self.tensor.dtype, over
+        mesh, compression = self.prices.mesh, self.prices.compression
+        over = exchanging_axis(self.plan.stored, self.plan.pads, mesh)
+        part = self.plan.stored.local_shape(self.tensor.shape, mesh)
+        travels = compression is not None and pays(compression, part)
+        return hops(self.plan, mesh), self.tensor.dtype, over, travels
 
     @property
     def nbytes(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autopar.cost.compressed_traffic import compressed
 from autopar.cost.parameters import exchanges
 from autopar.cost.prices import is_sum, regathered, widened
 from autopar.ir.conversion import Copy, Traffic
@@ -20,6 +21,7 @@ from autopar.memory.recompute_set import RecomputeSet, again
 from autopar.plans.decisions import Choice, Conversion, ParameterPlan, reduction_dtype
 from autopar.plans.grouping import groups
 from autopar.plans.plan import Plan
+from autopar.request.compression import Compression
 from autopar.rules import variant_traffic
 
 WITHOUT_GRADIENT = {"native_layer_norm_backward": 5}
@@ -183,24 +185,37 @@ def traffic(plan: Plan, graph: Graph, saved: Mapping[str, Saved]) -> TrafficOf:
         graph, shardings, plan.conversions, plan.recompute_of, saved, plan.mesh, plan.precision
     )
     running = Running(graph, plan.choices, plan.conversions, plan.mesh, plan.precision, run_again)
-    return traffic_of(running, plan.parameters)
+    return traffic_of(running, plan.parameters, plan.compression)
 
 
-def traffic_of(running: Running, parameters: tuple[ParameterPlan, ...]) -> TrafficOf:
+def traffic_of(
+    running: Running,
+    parameters: tuple[ParameterPlan, ...],
+    compression: Compression | None = None,
+) -> TrafficOf:
     """Return the collectives of a microbatch and, once per step, of its parameters."""
-    step = per_step(running.graph, parameters, running.mesh, running.precision)
+    step = per_step(running.graph, parameters, running.mesh, running.precision, compression)
     return TrafficOf(step, tuple(sent.traffic for sent in running.per_microbatch()))
 
 
 def per_step(
-    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    mesh: Mesh,
+    precision: str,
+    compression: Compression | None = None,
 ) -> tuple[Traffic, ...]:
     """Return the once-per-step collectives: parameter gathers and gradient reductions."""
-    return tuple(part for of in by_parameter(graph, parameters, mesh, precision) for part in of)
+    each = by_parameter(graph, parameters, mesh, precision, compression)
+    return tuple(part for of in each for part in of)
 
 
 def by_parameter(
-    graph: Graph, parameters: tuple[ParameterPlan, ...], mesh: Mesh, precision: str
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    mesh: Mesh,
+    precision: str,
+    compression: Compression | None = None,
 ) -> Iterator[tuple[Traffic, ...]]:
     """Yield the once-per-step collectives of each parameter."""
     leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
@@ -209,20 +224,29 @@ def by_parameter(
         wide = reduction_dtype(tensor.name, graph, precision)
         itemsize = 0 if wide is None else ITEMSIZE[wide]
         yield (
-            *(part for c in parameter.steps for part in collectives(c, graph, mesh, precision)),
+            *(
+                part
+                for parts in by_step(parameter, graph, mesh, precision, compression)
+                for part in parts
+            ),
             *exchanges(tensor, parameter.stored, mesh, itemsize),
         )
 
 
-def first_reduction(
-    parameter: ParameterPlan, graph: Graph, mesh: Mesh, precision: str
-) -> list[Traffic]:
-    """Return the first collectives in the reduction of a gradient to the parameter at rest."""
-    for conversion in reversed(parameter.steps):
-        issued = collectives(conversion, graph, mesh, precision)
-        if backward := [part for part in issued if part.direction == "backward"]:
-            return backward
-    return []
+def by_step(
+    parameter: ParameterPlan,
+    graph: Graph,
+    mesh: Mesh,
+    precision: str,
+    compression: Compression | None,
+) -> list[list[Traffic]]:
+    """Return the once-per-step collectives of each step of a parameter from rest to leaf."""
+    issued = [tuple(collectives(c, graph, mesh, precision)) for c in parameter.steps]
+    if compression is None or not parameter.steps:
+        return [list(parts) for parts in issued]
+    shape = graph.tensors[parameter.steps[0].tensor].shape
+    part = parameter.stored.local_shape(shape, mesh)
+    return compressed(issued, parameter.steps, part, mesh, compression)
 
 
 def collectives(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autopar.cost.calls import calls_of
+from autopar.cost.compressed_traffic import compressing_seconds
 from autopar.cost.issued import Copied, Sent
 from autopar.cost.prices import Prices, is_sum
 from autopar.ir.conversion import Direction, Traffic
@@ -28,14 +29,15 @@ class Laid:
 
 
 def laid_once(of_parameters: Sequence[Sequence[Traffic]], prices: Prices, shares: int) -> Laid:
-    """Return the copies of parameters once per step.
+    """Return the copies of parameters once per step, and the compression of their gradients.
 
     Buckets are copied as a whole, except that each gradient is copied into its bucket separately.
     """
     others = [part for sent in of_parameters for part in sent if not is_sum(part)]
     copied = _copied(calls_of(others, shares), prices)
     sums = ([part for part in sent if is_sum(part)] for sent in of_parameters)
-    return copied + Laid(backward_s=sum(map(prices.gradient, sums)))
+    compressing_s = sum(compressing_seconds(sent, prices) for sent in of_parameters)
+    return copied + Laid(backward_s=sum(map(prices.gradient, sums)) + compressing_s)
 
 
 def laid_at_use(of_microbatch: Iterable[Sent], prices: Prices) -> Laid:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from autopar.cost.compressed_traffic import compressed, compressing_seconds, error_nbytes
 from autopar.cost.covering import late
 from autopar.cost.prices import Prices, is_sum
 from autopar.cost.routes import ALL, Routes
@@ -213,10 +214,14 @@ def storage_seconds(
     if tensor.differentiable:
         update = optimizer_seconds(tensor, storage.stored, prices)
     steps = gather_steps(tensor, storage, routes)
-    issued = [part for step in steps for part in prices.reduced(step, tensor)]
+    by_step = compressed(
+        [tuple(prices.reduced(step, tensor)) for step in steps],
+        steps, storage.stored.local_shape(tensor.shape, mesh), mesh, prices.compression,
+    )  # fmt: skip
+    issued = [part for parts in by_step for part in parts]
+    compressing_s = compressing_seconds(issued, prices)
     issued += exchanges(tensor, storage.stored, mesh, prices.master_itemsize)
-    first = next((s for s in reversed(steps) if _backward(prices.reduced(s, tensor))), None)
-    hideable = () if first is None else _backward(prices.reduced(first, tensor))
+    hideable = first_reduction(by_step)
 
     def size_of(part: Traffic) -> int:
         gathers = part.direction == "forward"
@@ -231,7 +236,16 @@ def storage_seconds(
     )
     laid = prices.gradient([part for part in issued if is_sum(part)])
     laid += sum(prices.in_buckets(p, size_of(p), prices.copied) for p in issued if not is_sum(p))
-    return StorageSeconds(update + laid + every_s - hideable_s, hideable_s)
+    return StorageSeconds(update + laid + compressing_s + every_s - hideable_s, hideable_s)
+
+
+def first_reduction(by_step: Iterable[Sequence[Traffic]]) -> tuple[Traffic, ...]:
+    """Return the first collectives in the reduction of a gradient, from those of a parameter's steps.
+
+    Of a compressed gradient it is the first message alone.
+    """
+    found = next(filter(None, map(_backward, reversed([*by_step]))), ())
+    return found[:1] if any(part.carried_nbytes for part in found) else found
 
 
 def summed_seconds(tensor: Tensor, leaf: Sharding, prices: Prices) -> float:
@@ -282,7 +296,10 @@ def storage_nbytes(
     tensor: Tensor, storage: Storage, prices: Prices, is_reached: bool
 ) -> StorageBytes:
     """Return the bytes of a parameter: at rest, gathered if the leaf differs, older versions of the
-    leaf, gradient, and optimizer state, which exists only if the parameter receives a gradient."""
+    leaf, gradient, and optimizer state, which exists only if the parameter receives a gradient.
+
+    What compression leaves out of a step counts as optimizer state.
+    """
     mesh = prices.mesh
     # Includes the padding of the last rank.
     stored = int(prices.at_rest(local_nbytes(tensor, storage.stored, mesh), tensor))
@@ -297,7 +314,10 @@ def storage_nbytes(
     else:
         has_gradient = is_reached or travels(storage.stored, storage.leaf, tensor.pads, mesh)
         gradient = int(prices.at_rest(leaf, tensor)) if has_gradient else 0
-    return StorageBytes(stored + gathered + older, gradient, states)
+    part = storage.stored.local_shape(tensor.shape, mesh)
+    whole = int(prices.at_rest(leaf, tensor)) if is_reached else 0
+    left_out = error_nbytes(storage.stored, storage.leaf, part, whole, prices)
+    return StorageBytes(stored + gathered + older, gradient, states + left_out)
 
 
 def frees(stored: Sharding, leaf: Sharding, prices: Prices) -> bool:

@@ -10,6 +10,7 @@ from autopar.ir.conversion import Copy, Direction, Step, Traffic
 from autopar.ir.graph import Tensor
 from autopar.ir.mesh import Mesh
 from autopar.plans.grouping import is_gather
+from autopar.request.compression import Compression
 from autopar.request.optimizers import Reads
 from cost_models.collectives import axis_link, collective_seconds, lateness
 from cost_models.curves import is_known
@@ -53,6 +54,8 @@ class Prices:
     """Bytes of optimizer states of other shapes, relative to the parameter's; every rank holds all."""
     reads: Reads = "shards"
     """The tensors that the optimizer's update of a parameter needs whole."""
+    compression: Compression | None = None
+    """How gradients travel compressed."""
 
     @cached_property
     def device(self) -> Device:
@@ -110,7 +113,8 @@ class Prices:
 
     def in_buckets(self, part: Traffic, size: int, seconds: Seconds) -> float:
         """Return one tensor's share, by bytes, of the cost of a bucket of `size` bytes."""
-        return seconds(replace(part, nbytes=size)) * part.nbytes / size
+        travels = round(size * part.nbytes / part.bucket_nbytes)
+        return seconds(replace(part, nbytes=travels)) * part.bucket_nbytes / size
 
     def work(self, work: Work) -> float:
         """Return the seconds of one pass of an operator, including the wait for slower ranks."""
@@ -150,6 +154,10 @@ class Prices:
         """Return the seconds of the optimizer's update of one parameter of `nbytes` at rest."""
         return adamw_seconds(nbytes, self.paced, self.fused)
 
+    def compressing(self, flops: float, nbytes: float) -> float:
+        """Return the seconds to compress a gradient and to restore it: its work and bytes moved."""
+        return op_seconds(flops, nbytes, "float32", self.paced)
+
     def summed(self, nbytes: float, dtype: str = "float32") -> float:
         """Return the seconds to add a gradient to that of earlier microbatches, or of other readers."""
         return op_seconds(0.0, 3.0 * nbytes, dtype, self.paced, "add")
@@ -158,7 +166,7 @@ class Prices:
         """Return the seconds to copy a weight's gradient into its bucket for its reductions `sums`."""
         if not sums or not self.device.lays_out:
             return 0.0
-        return gradient_seconds(max(part.nbytes for part in sums), self.paced)
+        return gradient_seconds(max(part.bucket_nbytes for part in sums), self.paced)
 
     def gradients(self, part: Traffic, count: int) -> float:
         """Return the seconds to copy `count` weights' gradients into a message reduced at their use.
@@ -262,8 +270,9 @@ def _seconds_of(work: Work, device: Device) -> float:
 
 
 def is_sum(part: Traffic) -> bool:
-    """Return whether the collective sums gradients over ranks."""
-    return part.direction == "backward" and EXCHANGES[part.collective].sums
+    """Return whether the collective sums gradients over ranks, or carries compressed ones for that."""
+    sums = EXCHANGES[part.collective].sums or part.carried_nbytes > 0
+    return part.direction == "backward" and sums
 
 
 def widened(parts: Iterable[Traffic], times: int) -> Iterator[Traffic]:

@@ -58,6 +58,7 @@ def _header(plan: Plan, graph: Graph) -> list[str]:
         f"step {e.step_s * 1e3:.1f} ms (compute {e.compute_s * 1e3:.1f}, "
         f"exposed communication {e.exposed_s * 1e3:.1f}), {e.memory_nbytes / 2**20:.1f} MiB per rank",
         *_padding(plan),
+        *_compression(plan),
         '"""',
         "",
     ]
@@ -72,6 +73,14 @@ def _padding(plan: Plan) -> list[str]:
         f"padded: {size} -> {to}, as in {docstring(leaf)}; {1 - size / to:.1%} of it wasted"
         for (size, to), leaf in first.items()
     ]
+
+
+def _compression(plan: Plan) -> list[str]:
+    """Return a line that says how gradients travel, if a step is not exact."""
+    if plan.compression is None:
+        return []
+    said = docstring(str(plan.compression))
+    return [f"gradients travel compressed by {said}: a step is not exact"]
 
 
 def _imports(text: str) -> list[str]:

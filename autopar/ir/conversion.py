@@ -28,12 +28,23 @@ def letters(differentiable: bool) -> tuple[Type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One exchange of a collective: its mesh axis, its kind, its direction, and its bytes per rank."""
+    """One exchange of a collective: its mesh axis, its kind, its direction, and its bytes per rank.
+
+    `carried_nbytes`: the bytes of the gradient that it carries; 0: of one that is never compressed.
+    `message`: its number among the messages of one compressed gradient.
+    """
 
     axis: int
     collective: str
     direction: Direction
     nbytes: int
+    carried_nbytes: int = 0
+    message: int = 0
+
+    @property
+    def bucket_nbytes(self) -> int:
+        """The bytes that it takes up in a bucket."""
+        return self.carried_nbytes or self.nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ def outline(plan: PlanData) -> Outline:
         **asked_of(plan.asked.memory_limit, plan.asked.constraints),
         "padding": "; ".join(f"{p.leaf} to {p.pad.to}" for p in plan.padding) or "none",
         "prefetch": "the next block's weights" if plan.prefetch else "none",
+        "compression": "none" if plan.compression is None else str(plan.compression),
     }
     return Outline(
         plan.model, plan.digest, {p.name: p.shape for p in plan.parameters}, facts, {},

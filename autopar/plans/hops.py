@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autopar.ir.conversion import Step
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import S
-from autopar.plans.decisions import ParameterPlan
+from autopar.plans.decisions import Conversion, ParameterPlan
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,13 @@ class Hop:
 
 def hops(plan: ParameterPlan, mesh: Mesh) -> tuple[Hop, ...]:
     """Return the parameter's hops, in order from rest to leaf; axes of size 1 need none."""
+    return hops_of(plan.steps, mesh)
+
+
+def hops_of(steps: Iterable[Step | Conversion], mesh: Mesh) -> tuple[Hop, ...]:
+    """Return the hops of steps from rest to leaf."""
     found = []
-    for step in plan.steps:
+    for step in steps:
         ranks = mesh.sizes[step.axis]
         gathers = isinstance(step.source[step.axis], S)
         reduces = str(step.target[step.axis]) == "R"

@@ -14,6 +14,7 @@ from autopar.plans.estimate import Estimate
 from autopar.plans.record import Padded, Padding, PlanRequest, Search, Share, View
 from autopar.plans.texts import MeshText
 from autopar.plans.timing import Timing
+from autopar.request.compression import Compression
 from autopar.solver.problem import Proof
 
 SCHEMA = 3
@@ -63,6 +64,8 @@ class PlanData:
     """Minimum number of gradient buckets, as long as each is large enough to be worth its latency."""
     prefetch: bool = False
     """Whether a loop over blocks gathers the weights of the next block while one runs."""
+    compression: Compression | None = None
+    """How gradients travel compressed where ranks sum them once per step; a step is then not exact."""
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Names and global shapes of the inputs that are not scalars; () in old plans."""
     schema: int = SCHEMA
@@ -94,4 +97,5 @@ class PlanData:
         body = (self.graph_digest, str(self.mesh), self.choices, self.parameters, self.conversions)
         # A plan without prefetch has the digest that it always had.
         decided = (body, self.precision, self.recompute, *(["prefetch"] if self.prefetch else []))
+        decided += () if self.compression is None else (str(self.compression),)
         return hashlib.sha256(repr(decided).encode()).hexdigest()[:12]

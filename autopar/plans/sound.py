@@ -78,6 +78,7 @@ def _name_faults(plan: PlanData) -> Iterator[str]:
         *(("estimate.flows", flow.axis) for flow in plan.estimate.flows),
         *(("estimate.parts.hideable", axis) for axis, _ in (parts.hideable if parts else ())),
         *(("shares", share.axis) for share in plan.shares),
+        *(("compression", axis) for axis in (plan.compression.axes if plan.compression else ())),
     )
     for where, axis in axes:
         if axis not in plan.mesh.names:

@@ -14,6 +14,7 @@ import torch
 from autopar.errors import InputError
 from autopar.ir.blocks import MODES, Recompute
 from autopar.request.batches import Batches
+from autopar.request.compression import Compression
 from autopar.request.constraints import Constraint, Given
 from autopar.request.optimizers import ADAMW, OptimizerLike, Update, name_of, update_of
 from autopar.request.pipeline import Pipeline, StagesLike
@@ -91,6 +92,8 @@ class Options:
     constraints: Constraints | None = None
     recompute: str | None = None
     """One of `RECOMPUTATIONS`; None: as the memory limit requires."""
+    compression: Compression | None = None
+    """How gradients travel compressed; None: they do not."""
     pipeline: Pipeline = ONE_STAGE
     batches: Batches = WHOLE_BATCHES
     planning: Planning = USUAL
@@ -106,6 +109,7 @@ class Options:
         preset: str | None = None,
         constraints: Constraints | None = None,
         recompute: str | None = None,
+        compression: Compression | str | None = None,
         pipeline: Pipeline | StagesLike = 1,
         batches: Batches | None = None,
         planning: Planning | None = None,
@@ -126,6 +130,7 @@ class Options:
             preset,
             constraints,
             recompute,
+            Compression.of(compression),
             Pipeline.of(pipeline),
             value_of(Batches, "batches", batches),
             value_of(Planning, "planning", planning),
@@ -151,6 +156,7 @@ class Options:
             ("local", self.batches.local, False),
             ("source", self.planning.source, None),
             ("replan", self.batches.replan, True),
+            ("compression", self.compression, None),
         )
         for name, given, usual in others:
             if given != usual:
@@ -166,6 +172,7 @@ class Options:
             f"optimizer={self.optimizer} precision={self.precision} memory={self.memory_limit} "
             f"preset={self.preset} constraints={self.constraints} local={self.batches.local} "
             f"outputs={self.batches.outputs} recompute={self.recompute} "
+            f"compression={self.compression} "
             f"allow_undivided={self.planning.allow_undivided} pipeline={self.pipeline}"
         )
 

@@ -8,15 +8,18 @@ without extra memory.  One that is a part of it is copied out, and the buffer is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
+from autopar.plans.compressed_messages import padded_numel
 from autopar.plans.hops import Hop
+from autopar.request.compression import Compression
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
+from autopar.runtime.compressed_sum import compressed_sums
 from autopar.runtime.gathers import all_gather_many
 from autopar.runtime.named import label, named
 from autopar.runtime.padded_layout import enter, leave
@@ -34,6 +37,8 @@ class Bucket:
     slots: Sequence[ShardedParameter]
     axes: Axes
     dtype: torch.dtype
+    compression: Compression | None = None
+    """How these gradients travel compressed; None: they do not."""
     waiting: set[int] = field(default_factory=set)
     unused: set[int] = field(default_factory=set)
     _buffer: torch.Tensor | None = None
@@ -44,7 +49,13 @@ class Bucket:
     def __post_init__(self) -> None:
         self.hops: tuple[Hop, ...] = self.slots[0].hops
         self._entries = [slot.entry for slot in self.slots]
-        self._sizes = [entry.numel for entry in self._entries]
+        self._sizes = [
+            padded_numel(entry.numel, self.hops, self.compression) for entry in self._entries
+        ]
+        shapes = [entry.shape for entry in self._entries]
+        self._compressed = compressed_sums(self.hops, shapes, self.compression)
+        self._done = 0
+        """Number of steps that this bucket has finished."""
         self._leading = self.slots[0].pieces.leading
         self._own = tuple(self.axes[hop.axis].rank for hop in reversed(self.hops) if hop.gathers)
         self._adds = all(hop.gathers or self.axes[hop.axis].rank == 0 for hop in self.hops)
@@ -68,8 +79,8 @@ class Bucket:
             self._renew()
         slot, place = self.slots[number], self._places[number]
         gradient = slot.leaf.grad
-        slot.touch(keeps=not slot.rests_in_step and not slot.pending)
-        before = slot.synchronised() if slot.rests_in_step else None
+        slot.touch(keeps=not self._rests(slot) and not slot.pending)
+        before = slot.synchronised() if self._rests(slot) else None
         if gradient is None and before is not None:
             gradient = torch.zeros_like(slot.leaf, dtype=self.dtype)
         if gradient is None:
@@ -87,19 +98,28 @@ class Bucket:
         mine = slot.pieces.view(gradient)[self._own]
         mine.add_(slot.entry.padded(before).reshape(mine.shape))
 
+    def _rests(self, slot: ShardedParameter) -> bool:
+        """Whether a gradient stays in the buffer, and sums of later backwards are added there.
+
+        Compressed ones are added after they have travelled: each backward's travels once.
+        """
+        return slot.rests_in_step and not self._compressed
+
     def launch(self) -> None:
         """Start the first collective, after hops that only slice; `finish` runs the others."""
         assert self._buffer is not None and not self.waiting
+        for padding in self._paddings:
+            padding.zero_()
         self._current = self._buffer
-        self._left = list(reversed(self.hops))
-        self._work: dist.Work | None = None
-        while self._left and self._work is None:
-            self._advance()
+        self._works = self._started()
+        self._work = next(self._works, None)
 
     def abandon(self, is_launched: bool) -> None:
         """Discard the gradients of a failed backward; first wait for the collective it started."""
         if is_launched and self._work is not None:
             self._work.wait()
+        for each in self._compressed.values():
+            each.drop()
         self._free()
         self.reset()
 
@@ -107,16 +127,12 @@ class Bucket:
         """Wait, and undo the remaining hops.  If the results are parts of the buffer, free the rest."""
         if self._results:
             return
-        while True:
-            if self._work is not None:
-                self._work.wait()
-                self._work = None
-            if not self._left:
-                break
-            self._advance()
+        while self._work is not None:
+            self._work.wait()
+            self._work = next(self._works, None)
         total = self._current.reshape(-1)
         parts = [
-            part.view(entry.shape)
+            part[: entry.numel].view(entry.shape)
             for entry, part in zip(self._entries, total.split(self._sizes), strict=True)
         ]
         found = leave(self._entries, parts, self.axes)
@@ -133,7 +149,10 @@ class Bucket:
         self.drain()
         for slot, mine in zip(self.slots, self._results, strict=True):
             if mine is not None:
-                (slot.replace if slot.rests_in_step else slot.settle)(mine)
+                (slot.replace if self._rests(slot) else slot.settle)(mine)
+        for each in self._compressed.values():
+            each.commit()
+        self._done += 1
         self.reset()
 
     def _kept(self, slot: ShardedParameter, part: torch.Tensor) -> torch.Tensor:
@@ -145,7 +164,7 @@ class Bucket:
         assert self._buffer is not None
         if not self.scatters or _torch.storage_of(part) != _torch.storage_of(self._buffer):
             return part
-        before = slot.included() if slot.rests_in_step else None
+        before = slot.included() if self._rests(slot) else None
         if before is None or before.dtype != part.dtype or not before.is_contiguous():
             return part.clone()
         return before.data.copy_(part)  # `.data` has its own version counter
@@ -153,23 +172,30 @@ class Bucket:
     def _free(self) -> None:
         self._buffer, self._places = None, ()
 
-    def _advance(self) -> None:
-        hop = self._left.pop(0)
-        with named(label("gradients", "", "reduce", hop.axis)):
-            self._undo(hop)
+    def _started(self) -> Iterator[dist.Work]:
+        """Undo all hops; yield each collective when it has started, to go on when it is done."""
+        for hop in reversed(self.hops):
+            yield from self._undone(hop)
 
-    def _undo(self, hop: Hop) -> None:
-        axis = self.axes[hop.axis]
-        current = self._current
-        if hop.gathers and hop.reduces:
+    def _undone(self, hop: Hop) -> Iterator[dist.Work]:
+        axis, current = self.axes[hop.axis], self._current
+        if hop.gathers:
             self._current = current[axis.rank]
-            self._work = _torch.reduce_scatter_single(
-                self._current.view(-1), current.view(-1), group=axis.group, async_op=True
-            )
-        elif hop.gathers:
-            self._current = current[axis.rank]
-        else:
-            self._work = dist.all_reduce(current, group=axis.group, async_op=True)
+        if not hop.reduces:
+            return
+        compression = self.compression
+        if compression and hop.axis in self._compressed and self._done >= compression.after:
+            yield from self._compressed[hop.axis].run(current, axis, hop.gathers, self.unused)
+            return
+        with named(label("gradients", "", "reduce", hop.axis)):
+            if hop.gathers:
+                work = _torch.reduce_scatter_single(
+                    self._current.view(-1), current.view(-1), group=axis.group, async_op=True
+                )
+            else:
+                work = dist.all_reduce(current, group=axis.group, async_op=True)
+        if work is not None:
+            yield work
 
     def _is_empty(self) -> bool:
         return len(self.waiting) == len(self.slots)
@@ -187,14 +213,25 @@ class Bucket:
     def _is_held(self, buffer: torch.Tensor) -> bool:
         """Whether anything but our parameters' gradients refers to the buffer's storage."""
         storage = _torch.storage_of(buffer)
-        before = (slot.synchronised() for slot in self.slots)
+        before = (slot.synchronised() if self._rests(slot) else None for slot in self.slots)
         ours = sum(each is not None and _torch.storage_of(each) == storage for each in before)
         return _torch.users(buffer) > 1 + len(self._places) + ours
+
+    @property
+    def _paddings(self) -> Iterator[torch.Tensor]:
+        """The parts of the buffer behind gradients whose length is padded."""
+        assert self._buffer is not None
+        parts = self._buffer.split(self._sizes, -1)
+        for entry, part in zip(self._entries, parts, strict=True):
+            if entry.numel < part.shape[-1]:
+                yield part[..., entry.numel :]
 
     def _laid_out(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """Return every slot's part of the buffer, in the shape of its pieces."""
         return [
-            part.view((*self._leading, *slot.pieces.shape[len(self._leading) :]))
+            part[..., : slot.entry.numel].view(
+                (*self._leading, *slot.pieces.shape[len(self._leading) :])
+            )
             for slot, part in zip(self.slots, buffer.split(self._sizes, -1), strict=True)
         ]
 

@@ -96,7 +96,7 @@ class Parallel(CheckpointableModule):
         sums = beside(self.axes, device_mesh, program.plan)
         self._reducer = Reducer(
             self._in_order(program.graph), sums, program.plan.buckets, self._recover,
-            self._loop_record.note_backward,
+            self._loop_record.note_backward, program.plan.compression,
         )  # fmt: skip
         world = dist.distributed_c10d.GroupMember.WORLD
         self._groups = ({} if world is None else {"the world": world}) | {

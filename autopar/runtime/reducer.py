@@ -13,6 +13,8 @@ import torch
 
 from autopar.errors import InputError
 from autopar.plans.buckets import grouped, in_backward
+from autopar.plans.compressed_messages import pays
+from autopar.request.compression import Compression
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
 from autopar.runtime.bucket import Bucket
@@ -31,6 +33,7 @@ class Reducer:
         shares: int,
         on_failure: Callable[[], None] = lambda: None,
         on_begin: Callable[[bool], None] = lambda synchronises: None,
+        compression: Compression | None = None,
     ) -> None:
         """`shares`: the gradients are cut into at least this many buckets.
 
@@ -42,8 +45,10 @@ class Reducer:
         self._slots = [slot for slot in slots if slot.parameter.requires_grad]
         travelling = [slot for slot in self._slots if slot.hops or slot.entry.exchange]
         self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
-        groups = in_backward(travelling, in_buckets(reversed(travelling), shares))
-        self.buckets = [Bucket(g, axes, g[0].local.dtype) for g in groups]
+        groups = in_backward(travelling, in_buckets(reversed(travelling), shares, compression))
+        self.buckets = [
+            Bucket(g, axes, g[0].local.dtype, compression_of(g[0], compression)) for g in groups
+        ]
         self._where = {
             id(slot): (bucket, number)
             for bucket in self.buckets
@@ -242,14 +247,23 @@ class Reducer:
         slot.show_pending(kept_here(slot.entry, part.reshape(slot.entry.shape), self._axes))
 
 
+def compression_of(slot: ShardedParameter, compression: Compression | None) -> Compression | None:
+    """Return how the gradient of one parameter travels compressed; None: it does not."""
+    return compression if compression and pays(compression, slot.entry.shape) else None
+
+
 def in_buckets(
-    slots: Iterable[ShardedParameter], shares: int = 1
+    slots: Iterable[ShardedParameter], shares: int = 1, compression: Compression | None = None
 ) -> Iterator[list[ShardedParameter]]:
-    """Group slots of equal hops and dtypes, in order, into buckets of at most the bucket size."""
+    """Group slots of equal hops and dtypes, in order, into buckets of at most the bucket size.
+
+    Gradients that travel compressed do not share buckets with others.
+    """
 
     def key(slot: ShardedParameter) -> Hashable:
         over = None if slot.entry.exchange is None else slot.entry.exchange.axis
-        return slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over
+        how = compression_of(slot, compression)
+        return slot.hops, slot.leaf_dtype, slot.local.dtype, slot.pieces.leading, over, how
 
     return grouped(slots, key, lambda slot: slot.leaf.numel() * slot.leaf.element_size(), shares)
 

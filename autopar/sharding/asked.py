@@ -41,6 +41,7 @@ def settings_of(plan: Plan, times: Times | None = None) -> Settings:
         batch=asked.batch,
         storage=storage_of(plan if asked.kept else None),
         regathers=asked.regathers,
+        compression=plan.compression,
         first=not asked.kept,
         times=times,
     )

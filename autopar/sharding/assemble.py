@@ -109,6 +109,7 @@ def assemble(
         estimate=estimated(prefetch),
         buckets=gradient_shares(graph, prices),
         prefetch=prefetch,
+        compression=prices.compression,
         shares=shares(graph, choices, parameters, prices.mesh),
         hardware_digest=digest(prices.hardware),
         times=timing_of(prices.times),

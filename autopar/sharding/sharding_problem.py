@@ -24,6 +24,7 @@ from autopar.memory.intervals import Intervals
 from autopar.plans.decisions import OpSharding
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding, PlanRequest, Search
+from autopar.request.compression import Compression
 from autopar.request.constraints import BATCH, Constraint
 from autopar.request.optimizers import Reads, is_fused
 from autopar.rules.batch import BatchDims
@@ -84,6 +85,8 @@ class Settings:
     """Recomputation mode of every block; None: none, or what the memory limit requires."""
     regathers: bool = False
     """Whether the backward repeats all-gathers of activations, instead of keeping their results."""
+    compression: Compression | None = None
+    """How gradients travel compressed."""
     first: bool = True
     """Whether a constraint that matches nothing in this graph is an error."""
     times: Times | None = None
@@ -252,7 +255,7 @@ def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     return Prices(
         mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
         settings.times, is_fused(settings.optimizer), settings.regathers,
-        settings.whole_states, settings.reads,
+        settings.whole_states, settings.reads, settings.compression,
     )  # fmt: skip
 
 

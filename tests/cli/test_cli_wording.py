@@ -33,7 +33,7 @@ PRINTED = {
     "{} stages={} microbatches={}": "the head of a schedule, which is parsed again",
     "Cannot read {}; a schedule begins like '1f1b stages=4 microbatches=8'.": "as it is written",
     "optimizer={} precision={} memory={} preset={} constraints={} local={} outputs={} recompute={} "
-    "allow_undivided={} pipeline={}":
+    "compression={} allow_undivided={} pipeline={}":
         "what ranks compare",
     "{} is for pipelines: pass {} too. (Without stages, train_step(microbatches=...) says how a step is "
     "divided.)": "a method, which the command line has not",

@@ -32,6 +32,7 @@ def header(plan: Plan) -> Table:
         "constraints": listed(plan.asked.constraints),
         "padding": compared(plan),
         "prefetch": "weights of the next block of a loop" if plan.prefetch else "",
+        "compression": f"{plan.compression}: a step is not exact" if plan.compression else "",
         "searched": _searched(plan.search),
         "solver": f"{seconds(plan.objective_s)} by its count, {proved}",
         "optimizer": plan.optimizer,

@@ -1,0 +1,102 @@
+"""Prices gradients that travel compressed: the messages in place of sums, memory, and the compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autopar.cost.prices import Prices, is_sum
+from autopar.ir.conversion import Step, Traffic
+from autopar.ir.graph import ITEMSIZE
+from autopar.ir.mesh import Mesh
+from autopar.ir.placement import R, S, Sharding
+from autopar.plans.compressed_messages import compressed_hops, messages, pays
+from autopar.plans.decisions import Conversion
+from autopar.plans.hops import hops_of
+from autopar.request.compression import Compression
+
+PASSES = {"powersgd": 8, "int8": 14, "fp8": 14}
+"""Times that a compressed gradient is read or written on a rank."""
+PRODUCTS = 4
+"""Products of PowerSGD of a matrix with a factor: both factors, what is left out, what is put back."""
+
+
+def compressed(
+    issued: Sequence[Sequence[Traffic]],
+    steps: Sequence[Step | Conversion],
+    part: tuple[int, ...],
+    mesh: Mesh,
+    compression: Compression | None,
+) -> list[list[Traffic]]:
+    """Return the collectives of a parameter's steps, with the messages in place of sums.
+
+    `issued` are the collectives of each step without compression, and `part` is the shape of a rank's
+    part at rest.
+    """
+    unchanged = [list(parts) for parts in issued]
+    if compression is None or not pays(compression, part):
+        return unchanged
+    hops = hops_of(steps, mesh)
+    at = {each.hop.axis: each for each in compressed_hops(hops, compression)}
+
+    def sent(traffic: Traffic) -> list[Traffic]:
+        found = at.get(mesh.names[traffic.axis])
+        if not is_sum(traffic):
+            return [traffic]
+        if (
+            found is None
+        ):  # it travels as it is, in a bucket of gradients that are compressed elsewhere
+            return [replace(traffic, carried_nbytes=traffic.nbytes)]
+        itemsize = traffic.nbytes // (found.parts * math.prod(part))
+        return [
+            Traffic(traffic.axis, kind, traffic.direction, nbytes, traffic.nbytes, number)
+            for number, (kind, nbytes) in enumerate(
+                messages(found, part, hops, compression, itemsize)
+            )
+        ]
+
+    return [[each for traffic in parts for each in sent(traffic)] for parts in unchanged]
+
+
+def compressing_seconds(issued: Sequence[Traffic], prices: Prices) -> float:
+    """Return the seconds in which a rank compresses and restores a gradient, once per step."""
+    compression = prices.compression
+    if compression is None:
+        return 0.0
+    names = prices.mesh.names
+    carried = {e.axis: e.carried_nbytes for e in issued if compression.selects(names[e.axis])}
+    nbytes = sum(carried.values())
+    if not nbytes:
+        return 0.0
+    low_rank = compression.method == "powersgd"
+    flops = nbytes / ITEMSIZE["float32"] * 2 * PRODUCTS * compression.rank if low_rank else 0.0
+    return prices.compressing(flops, PASSES[compression.method] * nbytes)
+
+
+def error_nbytes(
+    stored: Sharding, leaf: Sharding, part: tuple[int, ...], leaf_nbytes: int, prices: Prices
+) -> int:
+    """Return the bytes of what is left out on a rank until the next step: a tensor per compressed sum.
+
+    A sum that also scatters has one of the leaf's size, another one of the size at rest.
+    `leaf_nbytes` are those of the whole gradient on a rank.
+    """
+    compression, mesh = prices.compression, prices.mesh
+    if compression is None or not pays(compression, part):
+        return 0
+    found = 0
+    for size, name, rests, used in zip(mesh.sizes, mesh.names, stored, leaf, strict=True):
+        if size > 1 and used is R and rests != used and compression.selects(name):
+            ways = 1 if isinstance(rests, S) else _ways(stored, leaf, mesh)
+            found += leaf_nbytes // ways
+    return found
+
+
+def _ways(stored: Sharding, leaf: Sharding, mesh: Mesh) -> int:
+    """Return the number of parts at rest that a rank's leaf consists of."""
+    return math.prod(
+        size
+        for size, rests, used in zip(mesh.sizes, stored, leaf, strict=True)
+        if isinstance(rests, S) and rests != used
+    )
