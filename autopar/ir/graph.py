@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from autopar.errors import InternalError
@@ -127,11 +127,11 @@ class Node:
         return f"{names} = {call}  # {types}  {self.origin.module}"
 
 
+@cache
 def short(op: str) -> str:
-    """Return ``linear`` for ``aten.linear.default`` and ``mine::linear`` for another library's operator.
+    """Return ``linear`` for ``aten.linear.default``, ``mine::linear`` for another library's operator.
 
-    Properties of operators are looked up by this name.  The namespace keeps an operator of another
-    library apart from an aten operator of the same name.
+    Properties of operators are looked up by this name, in which libraries are kept apart.
     """
     namespace, _, rest = op.partition(".")
     name = bare(op)

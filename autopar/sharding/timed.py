@@ -276,7 +276,7 @@ class TimedCosts:
         places = {leaf: place for place, leaf in enumerate(dict.fromkeys(leaves))}
 
         def made(step: Step) -> float:
-            is_new = _is_moved(step.source, step.target)
+            is_new = bool(_moved((step.source,), (step.target,))[0, 0])
             return float(local_nbytes(tensor, step.target, self._mesh)) if is_new else 0.0
 
         return closure.along(made, places, forms)[[places[leaf] for leaf in leaves]]
@@ -373,14 +373,20 @@ def _nonzero(found: Sequence[TimedBytes] | Iterator[TimedBytes]) -> Iterator[Tim
 
 def _moved(made: Forms, forms: Forms) -> NDArray[np.bool_]:
     """Return for each pair of forms whether a conversion allocates memory."""
-    return np.array([[_is_moved(source, target) for target in forms] for source in made])
-
-
-def _is_moved(source: Sharding, target: Sharding) -> bool:
-    return any(
-        before != after and not (_is_replicated(before) and _is_replicated(after))
-        for before, after in zip(source, target, strict=True)
+    numbers: dict[Type | None, int] = {}
+    sources, targets = (
+        np.array(
+            [[numbers.setdefault(_allocated(kind), len(numbers)) for kind in form] for form in of]
+        )
+        for of in (made, forms)
     )
+    moved: NDArray[np.bool_] = (sources[:, None] != targets[None]).any(-1)
+    return moved
+
+
+def _allocated(kind: Type) -> Type | None:
+    """Return the type, or None for all under which every rank holds the same values."""
+    return None if _is_replicated(kind) else kind
 
 
 def _is_replicated(kind: Type) -> bool:
