@@ -17,6 +17,7 @@ import torch.distributed as dist
 from autopar.plans.compressed_messages import BLOCK, SCALE_NBYTES
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axis
+from autopar.runtime.one_of import one_of
 
 LARGEST = {"int8": 127.0, "fp8": 448.0}
 """The largest number of each format; fp8 is float8_e4m3fn."""
@@ -47,27 +48,28 @@ class BytewiseSum:
         sent = self._packed(rows)
         received = torch.empty_like(sent)
         yield _started(dist.all_to_all_single(received, sent, group=axis.group, async_op=True))
-        left_out = rows - self._unpacked(sent, rows.dtype)
-        mine = self._unpacked(received, rows.dtype).sum(0)
+        left_out = self._rest(rows, sent)
+        mine = self._unpacked(received, torch.empty_like(rows)).sum(0, keepdim=True)
+        finite = _is_finite(sent) & _is_finite(received)
         if scatters:
-            rows[axis.rank] = mine
+            rows[axis.rank] = mine[0]
         else:
-            packed = self._packed(mine[None])
-            left_out[axis.rank] += mine - self._unpacked(packed, rows.dtype)[0]
+            packed = self._packed(mine)
+            left_out[axis.rank] += self._rest(mine, packed)[0]
             gathered = torch.empty_like(sent)
             yield _started(
                 _torch.all_gather_single(gathered, packed, group=axis.group, async_op=True)
             )
-            rows.copy_(self._unpacked(gathered, rows.dtype))
-        total = rows[axis.rank] if scatters else rows
-        self._keep(left_out.view_as(current), total.isfinite().all(), unused)
+            finite &= _is_finite(gathered)
+            self._unpacked(gathered, rows)
+        self._keep(left_out.view_as(current), finite, unused)
 
     def _keep(self, left_out: torch.Tensor, finite: torch.Tensor, unused: Collection[int]) -> None:
         """Set what the step leaves out; an overflow, after which steps are skipped, changes nothing."""
         before = torch.zeros_like(left_out) if self._left_out is None else self._left_out
         for number in unused:
             left_out[..., self._places[number]] = before[..., self._places[number]]
-        self._new = torch.where(finite & left_out.isfinite().all(), left_out, before)
+        self._new = one_of(finite, left_out, before)
 
     def commit(self) -> None:
         """Keep what the step left out, now that it is done."""
@@ -81,22 +83,41 @@ class BytewiseSum:
     def _packed(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows as bytes: all elements, then the scales of all blocks."""
         blocks = rows.view(rows.shape[0], -1, BLOCK)
-        scales = (blocks.abs().amax(-1, keepdim=True) / LARGEST[self._form]).float()
-        scaled = blocks / scales.masked_fill(scales == 0, 1.0).to(blocks.dtype)
+        length = rows.shape[1] // BLOCK * (BLOCK + SCALE_NBYTES)
+        message = rows.new_empty((len(rows), length), dtype=torch.uint8)
+        largest = torch.maximum(blocks.amax(-1), -blocks.amin(-1))
+        numbers, scales = self._parts(message)
+        scales.copy_(largest / LARGEST[self._form])
+        divisors = scales.to(rows.dtype).masked_fill(scales == 0, 1.0)
+        scaled = (blocks / divisors.unsqueeze(-1)).flatten(1)
         if self._form == "int8":
-            numbers = scaled.round_().clamp_(-127, 127).to(torch.int8)
-        else:
-            numbers = scaled.clamp_(-448, 448).to(torch.float8_e4m3fn)
-        of = numbers.view(torch.uint8).flatten(1), scales.view(torch.uint8).flatten(1)
-        return torch.cat(of, 1)
+            scaled.round_()
+        numbers.copy_(scaled.clamp_(-LARGEST[self._form], LARGEST[self._form]))
+        return message
 
-    def _unpacked(self, packed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the rows that the bytes stand for; an overflow is NaN in its whole block."""
-        count = packed.shape[1] * BLOCK // (BLOCK + SCALE_NBYTES)
-        numbers, scales = packed[:, :count], packed[:, count:].contiguous()
+    def _unpacked(self, packed: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+        """Write the rows that the bytes stand for into `made`; an overflow is NaN in its whole block."""
+        numbers, scales = self._parts(packed)
+        made.copy_(numbers)
+        made.view(*scales.shape, BLOCK).mul_(scales.unsqueeze(-1))
+        return made
+
+    def _rest(self, rows: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """Return what rows have and their bytes lack."""
+        made = self._unpacked(packed, torch.empty_like(rows))
+        return torch.sub(rows, made, out=made)
+
+    def _parts(self, message: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the elements and the scales of a message, as views."""
+        count = message.shape[1] * BLOCK // (BLOCK + SCALE_NBYTES)
         kind = torch.int8 if self._form == "int8" else torch.float8_e4m3fn
-        blocks = numbers.contiguous().view(kind).to(dtype).view(packed.shape[0], -1, BLOCK)
-        return (blocks * scales.view(torch.float32).unsqueeze(-1).to(dtype)).flatten(1)
+        return message[:, :count].view(kind), message[:, count:].view(torch.float32)
+
+
+def _is_finite(message: torch.Tensor) -> torch.Tensor:
+    """Return whether all scales of a message are finite: those of an overflow are not."""
+    count = message.shape[1] * BLOCK // (BLOCK + SCALE_NBYTES)
+    return message[:, count:].view(torch.float32).isfinite().all()
 
 
 def _started(work: dist.Work | None) -> dist.Work:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from autopar.runtime.axes import Axis
+from autopar.runtime.one_of import one_of
 
 
 @dataclass(eq=False)
@@ -144,4 +145,4 @@ def _kept(
     """Return the new state; an overflow, after which steps are skipped, leaves it as it was."""
     old = torch.zeros_like(left_out) if before.left_out is None else before.left_out
     assert before.right is not None
-    return torch.where(finite, right, before.right), torch.where(finite, left_out, old)
+    return one_of(finite, right, before.right), one_of(finite, left_out, old)
