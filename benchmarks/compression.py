@@ -2,8 +2,8 @@
 
     sudo python benchmarks/compression.py --rate 200mbit -o benchmarks/compression.json
 
-The hosts are network namespaces of this machine (`namespaces.py`), each with one rank.  Every alternative
-trains the same GPT-2 on the same batches, in turns.  Beside autopar's own are PyTorch's
+The hosts are network namespaces of this machine (`namespaces.py`), each with one rank.  Every
+alternative trains the same GPT-2 on the same batches, in turns.  Beside autopar's own are PyTorch's
 DistributedDataParallel alone and with its communication hooks.
 """
 
