@@ -4,8 +4,8 @@ Dominated states go first, then an order of elimination is found; both serve any
 give a bound and a good assignment (`dual`).  Where a gap is left, states whose best assignment at these
 multipliers costs more than what is known already are dropped (reduced-cost fixing), and the rest is
 searched with Pareto sets: the answer is then optimal, or keeps the bound that it has.  A gap that is
-still wide is branched on (`branch`).  Where tables had to be minimised in parts and leave a wide gap, an
-integer program has its say as well.
+still wide is branched on (`branch`).  Where tables had to be minimised in parts and leave a wide gap, a
+search over assignments (`searched`) and, on small problems, an integer program have their say as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from autopar.solver.network import Network
 from autopar.solver.order import Order, ordered
 from autopar.solver.problem import Assignment, Limits, Problem, Proof, limits_of, loads_of
 from autopar.solver.rows import Goal
+from autopar.solver.searched import searched
 
-MOST_ENTRIES = 1 << 20
-"""Entries of all tables of a problem that is worth an integer program."""
+MOST_ENTRIES = 1 << 17
+"""Entries of all tables of a problem that is worth an integer program: one of 865,000 took minutes."""
 PROGRAM_NODES = 500
 """How far the integer program branches: work is counted, as time would make plans differ."""
 
@@ -90,10 +91,13 @@ class PreparedProblem:
         return self.answer(found.best, found.bound, proof)
 
     def _helped(self, found: Found, limits: Limits, care: GapTolerance) -> Assignment:
-        """The better answer, and the higher bound, of mini-buckets and, unless these are near, of an
-        integer program."""
+        """The best answer and the highest bound of mini-buckets and, while these are apart, of a search
+        and of an integer program."""
         mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
         if mine is not None and found.gap <= care.wide:
+            return mine
+        mine = better_of(mine, searched(self.problem, limits, _price_of_hidden(found)))
+        if mine is not None and mine.seconds - mine.bound_s <= care.wide * abs(mine.seconds):
             return mine
         if sum(table.seconds.size for table in self.problem.tables) > MOST_ENTRIES:
             return mine or refuse_too_large()
@@ -108,12 +112,7 @@ class PreparedProblem:
             if mine is None:
                 raise
             return mine
-        if mine is None:
-            return other
-        best = min(mine, other, key=lambda answer: answer.seconds)
-        proven = max(mine, other, key=lambda answer: answer.bound_s)
-        bound_s = min(best.seconds, proven.bound_s)
-        return Assignment(best.states, best.seconds, best.nbytes, bound_s, proven.proof, mine.left)
+        return better_of(mine, other) or other
 
     def answer(self, best: Point, bound: float, proof: Proof) -> Assignment:
         """A point and a bound of the network in terms of the problem."""
@@ -124,12 +123,27 @@ class PreparedProblem:
         return Assignment(whole, seconds, nbytes, bound_s, proof, (len(sizes), sum(sizes)))
 
 
+def better_of(one: Assignment | None, other: Assignment | None) -> Assignment | None:
+    """The cheaper of two answers to one problem, with the higher bound; `left` is the first one's."""
+    if one is None or other is None:
+        return one or other
+    best = min(one, other, key=lambda answer: answer.seconds)
+    proven = max(one, other, key=lambda answer: answer.bound_s)
+    bound_s = min(best.seconds, proven.bound_s)
+    return Assignment(best.states, best.seconds, best.nbytes, bound_s, proven.proof, one.left)
+
+
 def refuse_too_large() -> NoReturn:
     """Mini-buckets gave a bound, but no assignment."""
     raise InfeasibleError(
         "The tables of this problem are too large, and no allowed assignment was found without "
         "them. Constrain some tensors, or use fewer mesh axes."
     )
+
+
+def _price_of_hidden(found: Found) -> float:
+    """The multiplier of the uncovered seconds, which come last; 0 without any."""
+    return found.multipliers[-1] if found.multipliers and found.multipliers[-1] <= 1.0 else 0.0
 
 
 def _is_plain(goal: Goal, found: Found) -> bool:
