@@ -19,6 +19,7 @@ from autopar.runtime.bytewise import BytewiseSum
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
 from autopar.runtime.powersgd import LowRankSum
+from tests.distributed import scattered_jobs
 
 WIDTH, SAMPLES = 64, 4
 """A batch of so few samples has gradients of a rank that PowerSGD's factors reach."""
@@ -119,6 +120,12 @@ def nothing_is_lost(compression: Any, preset: str, shape: tuple[int, ...]) -> No
     assert left.keys() == {f"layers.{n}.weight" for n in range(3)}
     for name, total in exact.items():
         torch.testing.assert_close(given[name] + left.get(name, 0.0), total, rtol=0, atol=1e-12)
+
+
+def nothing_is_lost_in_small_buckets(compression: Any, preset: str, shape: tuple[int, ...]) -> None:
+    """The same with a bucket for each weight."""
+    with scattered_jobs.small():
+        nothing_is_lost(compression, preset, shape)
 
 
 def left_out(parallel: Parallel) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ from autopar.ir.blocks import MODES, Recompute
 from tests import parity
 from tests.asynchronous import Run, check_run
 from tests.daily import daily
+from tests.distributed import compression_jobs
 from tests.distributed.test_asynchronous import EVERYDAY as ASYNCHRONOUS
 from tests.distributed.test_parity import PRESETS
 from tests.distributed.test_pipelines import DEEP, SYNCHRONOUS, least_microbatches
@@ -63,6 +64,25 @@ def test_gathers_ahead(
     work = parity.preset_work("deep.llama", shape, preset, recompute)
     assert "prefetch=True" in work.source
     strict.run(math.prod(shape), parity.check_all, [work], limit_s=300)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("compression", "preset"),
+    daily(
+        [
+            (method, preset)
+            for method in ("powersgd:2", "int8", "fp8")
+            for preset in ("ddp", "zero2")
+        ],
+        [("powersgd:2", "ddp"), ("int8", "ddp")],
+    ),
+)
+def test_compressed_gradients(strict: Pool, compression: str, preset: str) -> None:
+    """Several buckets are on their way at a time, each with two collectives one after the other."""
+    job = compression_jobs.nothing_is_lost_in_small_buckets
+    for shape in ((2,), (4,)):
+        strict.run(math.prod(shape), job, compression, preset, shape, limit_s=300)
 
 
 @pytest.mark.parametrize(
