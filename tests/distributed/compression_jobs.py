@@ -172,6 +172,24 @@ def accumulates(compression: Any, preset: str) -> None:
         compare(parallel, model)
 
 
+def travels_once(compression: Any, preset: str) -> None:
+    """The sum of two backwards is that of what each of them gives alone."""
+    (summed, _), (apart, _) = (
+        both(compression, preset, (2,), 16),
+        both(compression, preset, (2,), 16),
+    )
+    alone: list[torch.Tensor] = []
+    for step in range(2):
+        summed(**batch(step, 16)).backward()
+        apart.zero_grad()
+        apart(**batch(step, 16)).backward()
+        found = [full(p.grad) for p in apart.parameters() if p.grad is not None]
+        alone = [a + b for a, b in zip(alone, found, strict=True)] if alone else found
+    mine = [full(p.grad) for p in summed.parameters() if p.grad is not None]
+    for one, other in zip(mine, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+
+
 def fails(compression: Any, preset: str) -> None:
     """A backward that fails leaves behind nothing of its gradients."""
     (parallel, _), (other, _) = both(compression, preset, (2,)), both(compression, preset, (2,))
@@ -186,7 +204,9 @@ def fails(compression: Any, preset: str) -> None:
             loss.register_hook(broken)
             with pytest.raises(RuntimeError, match="in the middle"):
                 loss.backward()
+            parallel.zero_grad()
             fail_late(parallel)
+            parallel.zero_grad()
         parallel(**batch(step)).backward()
         other.zero_grad()
         other(**batch(step)).backward()
@@ -194,11 +214,14 @@ def fails(compression: Any, preset: str) -> None:
 
 
 def fail_late(parallel: Parallel) -> None:
-    """A backward fails after buckets were launched."""
+    """A backward fails after a compressed bucket was summed."""
+    drain = Bucket.drain
     with pytest.MonkeyPatch.context() as patch:
 
-        def broken(_: Bucket) -> None:
-            raise RuntimeError("at the end")
+        def broken(bucket: Bucket) -> None:
+            drain(bucket)
+            if bucket._compressed:
+                raise RuntimeError("at the end")
 
         patch.setattr(Bucket, "drain", broken)
         with pytest.raises(RuntimeError, match="at the end"):

@@ -64,6 +64,13 @@ def test_sums_of_several_backwards(pool: Pool, preset: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["ddp", "zero2"])
 @pytest.mark.parametrize("method", METHODS)
+def test_each_backward_travels_once(pool: Pool, method: str, preset: str) -> None:
+    pool.run(2, jobs.travels_once, method, preset)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("preset", ["ddp", "zero2"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_failed_backward_leaves_nothing(pool: Pool, method: str, preset: str) -> None:
     pool.run(2, jobs.fails, method, preset)
 
