@@ -14,6 +14,7 @@ from autopar.ir.blocks import Recompute
 from autopar.ir.mesh import Mesh
 from autopar.plans.plan import Plan
 from autopar.request import presets
+from autopar.request.compression import Compression
 from autopar.runtime.parallel import Parallel
 from autopar.sharding.compile import compile_graph
 from autopar.sharding.sharding_problem import Settings
@@ -50,6 +51,7 @@ def planned(
     recompute: Recompute | None = None,
     preset: str = "",
     limit: float | None = None,
+    compression: str | None = None,
 ) -> tuple[Plan, parity.Work]:
     """A plan of a case, on so many ranks or a mesh, that remembers a momentum, as the steps do."""
     case = parity.reference(name)
@@ -62,6 +64,7 @@ def planned(
         regather=presets.regathers(preset) if preset else None,
         recompute=recompute,
         memory_limit=limit,
+        compression=Compression.of(compression),
     )
     made = compile_graph(case.graph, mesh, load_hardware("cpu"), settings, case.saved)
     label = f"{name} on {mesh}, recompute {recompute}"

@@ -11,7 +11,7 @@ from autopar.ir.conversion import Step, Traffic
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import R, S, Sharding
-from autopar.plans.compressed_messages import compressed_hops, messages, pays
+from autopar.plans.compressed_messages import BLOCK, SCALE_NBYTES, compressed_hops, messages, pays
 from autopar.plans.decisions import Conversion
 from autopar.plans.hops import hops_of
 from autopar.request.compression import Compression
@@ -78,10 +78,10 @@ def compressing_seconds(issued: Sequence[Traffic], prices: Prices) -> float:
 def error_nbytes(
     stored: Sharding, leaf: Sharding, part: tuple[int, ...], leaf_nbytes: int, prices: Prices
 ) -> int:
-    """Return the bytes of what is left out on a rank until the next step: a tensor per compressed sum.
+    """Return the bytes of a rank's state between steps: for each compressed sum, what it left out.
 
-    A sum that also scatters has one of the leaf's size, another one of the size at rest.
-    `leaf_nbytes` are those of the whole gradient on a rank.
+    That is a tensor of the leaf's size if the sum also scatters, else one of the size at rest.  PowerSGD
+    keeps the right factor, too.  `leaf_nbytes` are those of the whole gradient on a rank.
     """
     compression, mesh = prices.compression, prices.mesh
     if compression is None or not pays(compression, part):
@@ -89,9 +89,24 @@ def error_nbytes(
     found = 0
     for size, name, rests, used in zip(mesh.sizes, mesh.names, stored, leaf, strict=True):
         if size > 1 and used is R and rests != used and compression.selects(name):
-            ways = 1 if isinstance(rests, S) else _ways(stored, leaf, mesh)
-            found += leaf_nbytes // ways
+            ways = _ways(stored, leaf, mesh)
+            found += leaf_nbytes if isinstance(rests, S) else leaf_nbytes // ways
+            if compression.method == "powersgd":
+                found += compression.rank * leaf_nbytes // (ways * part[0])
     return found
+
+
+def summing_nbytes(gradients: Sequence[int], ranks: int, compression: Compression) -> int:
+    """Return the bytes in use while a bucket of these gradients, in bytes, is summed over `ranks` ranks.
+
+    What the step leaves out takes as much as the gradients.  PowerSGD restores one matrix at a time;
+    bytes need two messages, and three tensors of the part that a rank adds up.
+    """
+    together = sum(gradients)
+    if compression.method == "powersgd":
+        return together + max(gradients)
+    messages = 2 * (BLOCK + SCALE_NBYTES) / BLOCK / ITEMSIZE["float32"]
+    return round(together * (1.0 + messages + 3 / ranks))
 
 
 def _ways(stored: Sharding, leaf: Sharding, mesh: Mesh) -> int:

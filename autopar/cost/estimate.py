@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from autopar.cost.calls import flows_of
 from autopar.cost.covering import covering, late
-from autopar.cost.filled import gradient_buckets
+from autopar.cost.filled import compressing_nbytes, gradient_buckets
 from autopar.cost.issued import Running, TrafficOf, by_parameter, by_step
 from autopar.cost.laid import Laid, laid_alone, laid_at_use, laid_once
 from autopar.cost.operators import OperatorSeconds, operator_seconds
@@ -84,7 +84,10 @@ def estimate(
         if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
     }
     keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision, prefetch)
-    updating = gathered_nbytes(((leaf[p.name], p.stored) for p in parameters), prices)
+    at_end = max(
+        gathered_nbytes(((leaf[p.name], p.stored) for p in parameters), prices),
+        compressing_nbytes(graph, parameters, prices, shares),
+    )
     moments = MemoryTimeline(keeps, fresh, gradient_buckets(graph, parameters, prices, shares))
     kept_nbytes = moments.keeps.nbytes()
     parts = parts_of(
@@ -101,7 +104,7 @@ def estimate(
         gradient_nbytes=sum(b.gradient for b in bytes_of),
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
         activation_nbytes=kept_nbytes,
-        working_nbytes=max(working(moments), updating - in_flight * kept_nbytes),
+        working_nbytes=max(working(moments), at_end - in_flight * kept_nbytes),
         in_flight=in_flight,
         operators=op_times(spent, moments),
         parts=parts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
+from autopar.cost.compressed_traffic import summing_nbytes
 from autopar.cost.parameters import frees
 from autopar.cost.prices import Prices
 from autopar.ir.graph import Graph, Tensor
@@ -12,9 +13,10 @@ from autopar.ir.pads import exchanging_axis
 from autopar.memory.filling import GradientBucket
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import grouped, in_backward
-from autopar.plans.compressed_messages import pays
+from autopar.plans.compressed_messages import compressed_hops, pays
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.hops import hops
+from autopar.request.compression import Compression
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +30,20 @@ class _Gradient:
     @property
     def key(self) -> Hashable:
         """What the gradients of one bucket have in common; the dtype at rest follows from the leaf's."""
-        mesh, compression = self.prices.mesh, self.prices.compression
+        mesh = self.prices.mesh
         over = exchanging_axis(self.plan.stored, self.plan.pads, mesh)
+        return hops(self.plan, mesh), self.tensor.dtype, over, self.is_compressed
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether it travels compressed over some axis."""
+        mesh, compression = self.prices.mesh, self.prices.compression
         part = self.plan.stored.local_shape(self.tensor.shape, mesh)
-        travels = compression is not None and pays(compression, part)
-        return hops(self.plan, mesh), self.tensor.dtype, over, travels
+        return (
+            compression is not None
+            and pays(compression, part)
+            and any(True for _ in compressed_hops(hops(self.plan, mesh), compression))
+        )
 
     @property
     def nbytes(self) -> int:
@@ -52,6 +63,24 @@ def gradient_buckets(
     travelling = _travelling(graph, parameters, prices)
     filled = grouped(reversed(travelling), lambda g: g.key, lambda g: g.nbytes, shares)
     return tuple(_bucket(each, prices, graph.reached) for each in in_backward(travelling, filled))
+
+
+def compressing_nbytes(
+    graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, shares: int
+) -> int:
+    """Return the bytes that the largest compressed bucket takes while it is summed at the end."""
+    compression = prices.compression
+    if compression is None:
+        return 0
+    small = [each for each in _travelling(graph, parameters, prices) if each.is_compressed]
+    filled = grouped(reversed(small), lambda g: g.key, lambda g: g.nbytes, shares)
+    return max((_summing_nbytes(bucket, prices, compression) for bucket in filled), default=0)
+
+
+def _summing_nbytes(bucket: Sequence[_Gradient], prices: Prices, compression: Compression) -> int:
+    first = next(compressed_hops(hops(bucket[0].plan, prices.mesh), compression))
+    sizes = [int(prices.at_rest(each.nbytes, each.tensor)) for each in bucket]
+    return summing_nbytes(sizes, first.hop.ranks, compression)
 
 
 def _travelling(

@@ -317,6 +317,8 @@ def storage_nbytes(
     part = storage.stored.local_shape(tensor.shape, mesh)
     whole = int(prices.at_rest(leaf, tensor)) if is_reached else 0
     left_out = error_nbytes(storage.stored, storage.leaf, part, whole, prices)
+    if left_out and not frees(storage.stored, storage.leaf, prices):
+        gradient *= 2  # that of the last step is there until that of this one is complete
     return StorageBytes(stored + gathered + older, gradient, states + left_out)
 
 

@@ -49,7 +49,7 @@ class BytewiseSum:
         received = torch.empty_like(sent)
         yield _started(dist.all_to_all_single(received, sent, group=axis.group, async_op=True))
         left_out = self._rest(rows, sent)
-        mine = self._unpacked(received, torch.empty_like(rows)).sum(0, keepdim=True)
+        mine = self._sum(received, rows.new_zeros((1, rows.shape[1])))
         finite = _is_finite(sent) & _is_finite(received)
         if scatters:
             rows[axis.rank] = mine[0]
@@ -80,20 +80,32 @@ class BytewiseSum:
         """Forget what a failed step left out."""
         self._new = None
 
+    def _sum(self, received: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """Add up the rows that the bytes stand for, one after the other: that takes little memory."""
+        room = torch.empty_like(total)
+        for part in received.split(1):
+            total.add_(self._unpacked(part, room))
+        return total
+
     def _packed(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows as bytes: all elements, then the scales of all blocks."""
-        blocks = rows.view(rows.shape[0], -1, BLOCK)
+        """Return rows as bytes: of each row all elements, then the scales of all blocks."""
         length = rows.shape[1] // BLOCK * (BLOCK + SCALE_NBYTES)
         message = rows.new_empty((len(rows), length), dtype=torch.uint8)
+        for row, part in zip(rows.split(1), message.split(1), strict=True):
+            self._pack(row, part)
+        return message
+
+    def _pack(self, row: torch.Tensor, message: torch.Tensor) -> None:
+        """Write one row as bytes."""
+        blocks = row.view(1, -1, BLOCK)
         largest = torch.maximum(blocks.amax(-1), -blocks.amin(-1))
         numbers, scales = self._parts(message)
         scales.copy_(largest / LARGEST[self._form])
-        divisors = scales.to(rows.dtype).masked_fill(scales == 0, 1.0)
+        divisors = scales.to(row.dtype).masked_fill(scales == 0, 1.0)
         scaled = (blocks / divisors.unsqueeze(-1)).flatten(1)
         if self._form == "int8":
             scaled.round_()
         numbers.copy_(scaled.clamp_(-LARGEST[self._form], LARGEST[self._form]))
-        return message
 
     def _unpacked(self, packed: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
         """Write the rows that the bytes stand for into `made`; an overflow is NaN in its whole block."""

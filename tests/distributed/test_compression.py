@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tests import peaks
 from tests.daily import daily
 from tests.distributed import compression_jobs as jobs
 from tests.pool import Pool
@@ -80,6 +81,15 @@ def test_a_failed_backward_leaves_nothing(pool: Pool, method: str, preset: str) 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_overflow_leaves_nothing(pool: Pool, method: str, preset: str) -> None:
     pool.run(2, jobs.overflows, method, preset)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("preset", ["ddp", "zero2"])
+@pytest.mark.parametrize("compression", ["powersgd:2", "int8"])
+def test_a_step_needs_what_the_plan_says(pool: Pool, compression: str, preset: str) -> None:
+    plan, made = peaks.planned("heavy.mixer", 2, "none", preset, compression=compression)
+    found = pool.run(2, peaks.peaks, made)[0]
+    assert plan.estimate.memory_nbytes == pytest.approx(found.most, rel=0.005)
 
 
 def test_exact_steps_first(pool: Pool) -> None:
