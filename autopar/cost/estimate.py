@@ -84,10 +84,7 @@ def estimate(
         if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
     }
     keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision, prefetch)
-    at_end = max(
-        gathered_nbytes(((leaf[p.name], p.stored) for p in parameters), prices),
-        compressing_nbytes(graph, parameters, prices, shares),
-    )
+    ending_nbytes = ending(graph, parameters, prices, shares)
     moments = MemoryTimeline(keeps, fresh, gradient_buckets(graph, parameters, prices, shares))
     kept_nbytes = moments.keeps.nbytes()
     parts = parts_of(
@@ -104,7 +101,7 @@ def estimate(
         gradient_nbytes=sum(b.gradient for b in bytes_of),
         optimizer_nbytes=sum(b.optimizer for b in bytes_of),
         activation_nbytes=kept_nbytes,
-        working_nbytes=max(working(moments), at_end - in_flight * kept_nbytes),
+        working_nbytes=max(working(moments), ending_nbytes - in_flight * kept_nbytes),
         in_flight=in_flight,
         operators=op_times(spent, moments),
         parts=parts,
@@ -206,6 +203,15 @@ def storage_bytes(
     """Return the bytes of a planned parameter, its gradient and its optimizer state on one rank."""
     storage = Storage(parameter.stored, parameter.leaf, False)
     return storage_nbytes(tensor, storage, prices, tensor.name in graph.reached)
+
+
+def ending(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, shares: int) -> int:
+    """Return the bytes that the end of a step needs besides what rests: its last sums, or the update."""
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    return max(
+        gathered_nbytes(((leaf[p.name], p.stored) for p in parameters), prices),
+        compressing_nbytes(graph, parameters, prices, shares),
+    )
 
 
 def working(moments: MemoryTimeline) -> int:
