@@ -113,6 +113,8 @@ class Prices:
 
     def in_buckets(self, part: Traffic, size: int, seconds: Seconds) -> float:
         """Return one tensor's share, by bytes, of the cost of a bucket of `size` bytes."""
+        if not part.nbytes:
+            return 0.0
         travels = round(size * part.nbytes / part.bucket_nbytes)
         return seconds(replace(part, nbytes=travels)) * part.bucket_nbytes / size
 

@@ -25,8 +25,8 @@ FLAGS = {
     "plan": {
         "model", "--mesh", "--devices", "--axes", "--output", "-o", "--hardware", "--preset",
         "--constraint", "--constraints", "--optimizer", "--precision", "--memory", "--recompute",
-        "--stages", "--schedule", "--microbatches", "--cut", "--asynchronous", "--problem", "--database",
-        "--batch", "--sequence",
+        "--compression", "--stages", "--schedule", "--microbatches", "--cut", "--asynchronous",
+        "--problem", "--database", "--batch", "--sequence",
     },
     "show": {
         "plan", "model", "--stage", "--block", "--tensor", "--batch", "--sequence",
