@@ -57,6 +57,7 @@ from autopar.runtime.parallel import Parallel
 from autopar.runtime.pipeline.asynchronous import Asynchronous
 from autopar.runtime.pipeline.module import Pipelined
 from autopar.runtime.replaced import refuse_shared
+from autopar.sharding.compressed_axes import check_compressed
 from autopar.sharding.sharding_problem import Compilation
 from autopar.utils.progress import Watch, alone, unwatched
 from cost_models.hardware import Hardware
@@ -293,7 +294,10 @@ def plan_frontier(
     """
     capture = partial(captured_by, model, mesh, example_inputs, hardware, Options.of(**options))
     compiler, graph = alone(capture, watch, "capturing the model")
-    return tuple(made.plan for made in compiler.frontier(graph, watch))
+    found = compiler.frontier(graph, watch)
+    for made in found:
+        check_compressed(made.plan, made.graph)
+    return tuple(made.plan for made in found)
 
 
 def _agreed_view(

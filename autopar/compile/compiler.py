@@ -242,13 +242,14 @@ class Compiler:
             check_divided(
                 made.plan, made.graph, settings.constraints, local=self.options.batches.local
             )
-            check_compressed(made.plan, made.graph)
         own = device_memory(self.mesh, self.hardware)
         is_free = self.options.memory_limit is None and self.options.preset is None
         if is_free and self._first is None and made.plan.estimate.memory_nbytes > own:
             settings = replace(settings, memory_limit=own)
             known = flights.limited(own)
-            return compile_graph(graph, self.mesh, self.hardware, settings, kept, known=known)
+            made = compile_graph(graph, self.mesh, self.hardware, settings, kept, known=known)
+        if self._first is None and not self.options.planning.allow_undivided:
+            check_compressed(made.plan, made.graph)
         return made
 
     def _saved(self, graph: Graph) -> Mapping[str, Saved]:

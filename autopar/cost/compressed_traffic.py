@@ -11,7 +11,16 @@ from autopar.ir.conversion import Step, Traffic
 from autopar.ir.graph import ITEMSIZE
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import R, S, Sharding
-from autopar.plans.compressed_messages import BLOCK, SCALE_NBYTES, compressed_hops, messages, pays
+from autopar.plans.compressed_messages import (
+    BLOCK,
+    SCALE_NBYTES,
+    compressed_hops,
+    messages,
+    padded_numel,
+    pays,
+    ranks_of,
+    summed_hops,
+)
 from autopar.plans.decisions import Conversion
 from autopar.plans.hops import hops_of
 from autopar.request.compression import Compression
@@ -35,29 +44,27 @@ def compressed(
     `issued` are the collectives of each step without compression, and `part` is the shape of a rank's
     part at rest.
     """
-    unchanged = [list(parts) for parts in issued]
-    if compression is None or not pays(compression, part):
-        return unchanged
-    hops = hops_of(steps, mesh)
-    at = {each.hop.axis: each for each in compressed_hops(hops, compression)}
+    hops, numel = hops_of(steps, mesh), math.prod(part)
+    small = compressed_hops(hops, part, compression)
+    if compression is None or not small:
+        return [list(parts) for parts in issued]
+    ranks, at = ranks_of(hops), {each.hop.axis: each for each in summed_hops(hops)}
 
     def sent(traffic: Traffic) -> list[Traffic]:
-        found = at.get(mesh.names[traffic.axis])
         if not is_sum(traffic):
             return [traffic]
-        if (
-            found is None
-        ):  # it travels as it is, in a bucket of gradients that are compressed elsewhere
-            return [replace(traffic, carried_nbytes=traffic.nbytes)]
-        itemsize = traffic.nbytes // (found.parts * math.prod(part))
+        found = at[mesh.names[traffic.axis]]
+        itemsize = traffic.nbytes // (found.parts * numel)
+        if found not in small:  # exact, but padded as in all buckets of compressed gradients
+            padded = found.parts * padded_numel(numel, ranks, compression) * itemsize
+            return [replace(traffic, nbytes=padded, carried_nbytes=traffic.nbytes)]
+        every = messages(found, part, ranks, compression, itemsize)
         return [
             Traffic(traffic.axis, kind, traffic.direction, nbytes, traffic.nbytes, number)
-            for number, (kind, nbytes) in enumerate(
-                messages(found, part, hops, compression, itemsize)
-            )
+            for number, (kind, nbytes) in enumerate(every)
         ]
 
-    return [[each for traffic in parts for each in sent(traffic)] for parts in unchanged]
+    return [[each for traffic in parts for each in sent(traffic)] for parts in issued]
 
 
 def compressing_seconds(issued: Sequence[Traffic], prices: Prices) -> float:
@@ -84,9 +91,12 @@ def error_nbytes(
     keeps the right factor, too.  `leaf_nbytes` are those of the whole gradient on a rank.
     """
     compression, mesh = prices.compression, prices.mesh
-    if compression is None or not pays(compression, part):
+    apart = zip(mesh.sizes, stored, leaf, strict=True)
+    ranks = math.prod(size for size, rests, used in apart if rests != used)
+    if compression is None or not pays(compression, part, ranks):
         return 0
-    found = 0
+    numel, found = math.prod(part), 0
+    leaf_nbytes = leaf_nbytes // numel * padded_numel(numel, ranks, compression)
     for size, name, rests, used in zip(mesh.sizes, mesh.names, stored, leaf, strict=True):
         if size > 1 and used is R and rests != used and compression.selects(name):
             ways = _ways(stored, leaf, mesh)

@@ -13,7 +13,7 @@ from autopar.ir.pads import exchanging_axis
 from autopar.memory.filling import GradientBucket
 from autopar.memory.shards import local_nbytes
 from autopar.plans.buckets import grouped, in_backward
-from autopar.plans.compressed_messages import compressed_hops, pays
+from autopar.plans.compressed_messages import SummedHop, compressed_hops
 from autopar.plans.decisions import ParameterPlan
 from autopar.plans.hops import hops
 from autopar.request.compression import Compression
@@ -37,13 +37,14 @@ class _Gradient:
     @property
     def is_compressed(self) -> bool:
         """Whether it travels compressed over some axis."""
-        mesh, compression = self.prices.mesh, self.prices.compression
+        return bool(self.compressed_hops)
+
+    @property
+    def compressed_hops(self) -> tuple[SummedHop, ...]:
+        """The hops over which it travels compressed."""
+        mesh = self.prices.mesh
         part = self.plan.stored.local_shape(self.tensor.shape, mesh)
-        return (
-            compression is not None
-            and pays(compression, part)
-            and any(True for _ in compressed_hops(hops(self.plan, mesh), compression))
-        )
+        return compressed_hops(hops(self.plan, mesh), part, self.prices.compression)
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +79,7 @@ def compressing_nbytes(
 
 
 def _summing_nbytes(bucket: Sequence[_Gradient], prices: Prices, compression: Compression) -> int:
-    first = next(compressed_hops(hops(bucket[0].plan, prices.mesh), compression))
+    first = bucket[0].compressed_hops[0]
     sizes = [int(prices.at_rest(each.nbytes, each.tensor)) for each in bucket]
     return summing_nbytes(sizes, first.hop.ranks, compression)
 

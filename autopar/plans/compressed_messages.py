@@ -19,42 +19,60 @@ SCALE_NBYTES = 4
 LEAST = 1024
 """Smallest part, in elements, that is worth a message of bytes."""
 RATE = 2
-"""PowerSGD's factors must be smaller than the matrix by this factor, as in PyTorch's DDP hook."""
+"""PowerSGD's factors must be smaller than the matrix by this factor, as in PyTorch's DDP hook; by no
+more than this factor do blocks pad a part that travels as bytes."""
 
 
-def pays(compression: Compression, part: Sequence[int]) -> bool:
-    """Return whether a gradient is compressed, by a rank's part of it at rest (padding included)."""
+def pays(compression: Compression, part: Sequence[int], ranks: int) -> bool:
+    """Return whether a gradient is compressed, by a rank's part of it at rest (padding included).
+
+    `ranks` is the number of ranks that all hops of the gradient have together.
+    """
+    numel = math.prod(part)
     if compression.method != "powersgd":
-        return math.prod(part) >= LEAST
-    if len(part) < 2 or not math.prod(part):
+        return numel >= LEAST and padded_numel(numel, ranks, compression) <= RATE * numel
+    if len(part) < 2 or not numel:
         return False
-    rows, columns = part[0], math.prod(part[1:])
-    return RATE * compression.rank * (rows + columns) < rows * columns
+    return RATE * compression.rank * (part[0] + numel // part[0]) < numel
 
 
 @dataclass(frozen=True)
-class CompressedHop:
-    """A hop whose sum over ranks is compressed; the tensor then has `parts` of the parts at rest."""
+class SummedHop:
+    """A hop that sums over ranks, while the tensor has `parts` of the parts at rest."""
 
     hop: Hop
     parts: int
 
 
-def compressed_hops(hops: Sequence[Hop], compression: Compression) -> Iterator[CompressedHop]:
-    """Yield the compressed ones of a gradient's hops, in the order in which a backward undoes them."""
+def summed_hops(hops: Sequence[Hop]) -> Iterator[SummedHop]:
+    """Yield the hops that sum a gradient, in the order in which a backward undoes them."""
     parts = math.prod(hop.ranks for hop in hops if hop.gathers)
     for hop in reversed(hops):
-        if hop.reduces and compression.selects(hop.axis):
-            yield CompressedHop(hop, parts)
+        if hop.reduces:
+            yield SummedHop(hop, parts)
         if hop.gathers:
             parts //= hop.ranks
 
 
-def padded_numel(numel: int, hops: Sequence[Hop], compression: Compression | None) -> int:
-    """Return the length of a part in a bucket: blocks divide what each rank adds up."""
+def compressed_hops(
+    hops: Sequence[Hop], part: Sequence[int], compression: Compression | None
+) -> tuple[SummedHop, ...]:
+    """Return the hops over which a gradient travels compressed; () if it never does."""
+    if compression is None or not pays(compression, part, ranks_of(hops)):
+        return ()
+    return tuple(each for each in summed_hops(hops) if compression.selects(each.hop.axis))
+
+
+def ranks_of(hops: Sequence[Hop]) -> int:
+    """Return the number of ranks that all hops have together."""
+    return math.prod(hop.ranks for hop in hops)
+
+
+def padded_numel(numel: int, ranks: int, compression: Compression | None) -> int:
+    """Return the length of a part in a compressed bucket: blocks divide what each rank adds up."""
     if compression is None or compression.method == "powersgd":
         return numel
-    unit = BLOCK * math.prod(hop.ranks for hop in hops)
+    unit = BLOCK * ranks
     return math.ceil(numel / unit) * unit
 
 
@@ -64,9 +82,9 @@ def factors(part: Sequence[int], parts: int) -> tuple[int, int]:
 
 
 def messages(
-    at: CompressedHop,
+    at: SummedHop,
     part: Sequence[int],
-    hops: Sequence[Hop],
+    ranks: int,
     compression: Compression,
     itemsize: int,
 ) -> tuple[tuple[str, int], ...]:
@@ -74,7 +92,7 @@ def messages(
     if compression.method == "powersgd":
         both = factors(part, at.parts)
         return tuple(("all_reduce", side * compression.rank * itemsize) for side in both)
-    count = at.parts * padded_numel(math.prod(part), hops, compression)
+    count = at.parts * padded_numel(math.prod(part), ranks, compression)
     nbytes = count + count // BLOCK * SCALE_NBYTES
     sent = (("all_to_all", nbytes),)
     return sent if at.hop.gathers else (*sent, ("all_gather", nbytes))

@@ -23,7 +23,7 @@ class Compression:
       Each adds what it left out of a step to the gradient of the next step (error feedback).
     - `rank`: columns of PowerSGD's factors.
     - `axes`: names of the mesh axes over which gradients travel compressed; (): all.
-    - `after`: number of exact steps before the first compressed one.
+    - `after`: number of backwards that synchronise gradients exactly, before the first compressed one.
     """
 
     method: Method = "powersgd"

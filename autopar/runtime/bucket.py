@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from autopar.plans.compressed_messages import padded_numel
+from autopar.plans.compressed_messages import padded_numel, ranks_of
 from autopar.plans.hops import Hop
 from autopar.request.compression import Compression
 from autopar.runtime import _torch
@@ -50,7 +50,8 @@ class Bucket:
         self.hops: tuple[Hop, ...] = self.slots[0].hops
         self._entries = [slot.entry for slot in self.slots]
         self._sizes = [
-            padded_numel(entry.numel, self.hops, self.compression) for entry in self._entries
+            padded_numel(entry.numel, ranks_of(self.hops), self.compression)
+            for entry in self._entries
         ]
         shapes = [entry.shape for entry in self._entries]
         self._compressed = compressed_sums(self.hops, shapes, self.compression)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from autopar.plans.compressed_messages import compressed_hops, padded_numel
+from autopar.plans.compressed_messages import compressed_hops, padded_numel, ranks_of
 from autopar.plans.hops import Hop
 from autopar.request.compression import Compression
 from autopar.runtime.axes import Axis
@@ -47,11 +47,12 @@ def compressed_sums(
     """Return the compressed sums of a bucket by axis; `parts` are the shapes of its gradients' parts."""
     if compression is None:
         return {}
-    sizes = [padded_numel(math.prod(part), hops, compression) for part in parts]
+    ranks = ranks_of(hops)
+    sizes = [padded_numel(math.prod(part), ranks, compression) for part in parts]
 
     def made() -> CompressedSum:
         if compression.method == "powersgd":
             return LowRankSum(parts, compression.rank)
         return BytewiseSum(sizes, compression.method)
 
-    return {each.hop.axis: made() for each in compressed_hops(hops, compression)}
+    return {each.hop.axis: made() for each in compressed_hops(hops, parts[0], compression)}

@@ -13,7 +13,7 @@ import torch
 
 from autopar.errors import InputError
 from autopar.plans.buckets import grouped, in_backward
-from autopar.plans.compressed_messages import pays
+from autopar.plans.compressed_messages import compressed_hops
 from autopar.request.compression import Compression
 from autopar.runtime import _torch
 from autopar.runtime.axes import Axes
@@ -249,7 +249,7 @@ class Reducer:
 
 def compression_of(slot: ShardedParameter, compression: Compression | None) -> Compression | None:
     """Return how the gradient of one parameter travels compressed; None: it does not."""
-    return compression if compression and pays(compression, slot.entry.shape) else None
+    return compression if compressed_hops(slot.hops, slot.entry.shape, compression) else None
 
 
 def in_buckets(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autopar.errors import InputError
 from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
-from autopar.plans.compressed_messages import compressed_hops, pays
+from autopar.plans.compressed_messages import compressed_hops
 from autopar.plans.hops import hops
 from autopar.plans.plan import Plan
 from autopar.request.compression import Compression
@@ -28,7 +28,7 @@ def check_compressed(plan: Plan, graph: Graph) -> None:
     if compression is None or mesh.world_size == 1:
         return
     found = compressed_axes(plan, graph)
-    missing = sorted(set(compression.axes) - found.keys()) if compression.axes else []
+    missing = sorted(set(compression.axes) - found)
     if found and not missing:
         return
     where = f" over mesh axis {missing[0]!r}" if missing else ""
@@ -40,15 +40,15 @@ def check_compressed(plan: Plan, graph: Graph) -> None:
     )
 
 
-def compressed_axes(plan: Plan, graph: Graph) -> dict[str, int]:
-    """Return the number of parameters whose gradients travel compressed over each axis that has any."""
-    found: dict[str, int] = {}
-    if plan.compression is None:
-        return found
+def compressed_axes(plan: Plan, graph: Graph) -> set[str]:
+    """Return the axes over which some gradient travels compressed."""
     shape = {node.target: node.outputs[0].shape for node in graph.leaves("parameter")}
-    for each in plan.parameters:
-        part = each.stored.local_shape(shape[each.name], plan.mesh)
-        if pays(plan.compression, part):
-            for at in compressed_hops(hops(each, plan.mesh), plan.compression):
-                found[at.hop.axis] = found.get(at.hop.axis, 0) + 1
-    return found
+    return {
+        at.hop.axis
+        for each in plan.parameters
+        for at in compressed_hops(
+            hops(each, plan.mesh),
+            each.stored.local_shape(shape[each.name], plan.mesh),
+            plan.compression,
+        )
+    }

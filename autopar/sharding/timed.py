@@ -276,7 +276,7 @@ class TimedCosts:
         places = {leaf: place for place, leaf in enumerate(dict.fromkeys(leaves))}
 
         def made(step: Step) -> float:
-            is_new = bool(_moved((step.source,), (step.target,))[0, 0])
+            is_new = _allocated(step.source) != _allocated(step.target)
             return float(local_nbytes(tensor, step.target, self._mesh)) if is_new else 0.0
 
         return closure.along(made, places, forms)[[places[leaf] for leaf in leaves]]
@@ -373,20 +373,18 @@ def _nonzero(found: Sequence[TimedBytes] | Iterator[TimedBytes]) -> Iterator[Tim
 
 def _moved(made: Forms, forms: Forms) -> NDArray[np.bool_]:
     """Return for each pair of forms whether a conversion allocates memory."""
-    numbers: dict[Type | None, int] = {}
+    numbers: dict[tuple[Type | None, ...], int] = {}
     sources, targets = (
-        np.array(
-            [[numbers.setdefault(_allocated(kind), len(numbers)) for kind in form] for form in of]
-        )
+        np.array([numbers.setdefault(_allocated(form), len(numbers)) for form in of])
         for of in (made, forms)
     )
-    moved: NDArray[np.bool_] = (sources[:, None] != targets[None]).any(-1)
+    moved: NDArray[np.bool_] = sources[:, None] != targets[None]
     return moved
 
 
-def _allocated(kind: Type) -> Type | None:
-    """Return the type, or None for all under which every rank holds the same values."""
-    return None if _is_replicated(kind) else kind
+def _allocated(form: Sharding) -> tuple[Type | None, ...]:
+    """Return the types, with None for all under which every rank holds the same values."""
+    return tuple(None if _is_replicated(kind) else kind for kind in form)
 
 
 def _is_replicated(kind: Type) -> bool:

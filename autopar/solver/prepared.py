@@ -28,6 +28,9 @@ from autopar.solver.searched import searched
 
 MOST_ENTRIES = 1 << 17
 """Entries of all tables of a problem that is worth an integer program: one of 865,000 took minutes."""
+MOST_SEARCHED = 1 << 20
+"""Entries of all tables of a problem with an answer that is searched for a better one: with 865,000 it
+took ten seconds."""
 PROGRAM_NODES = 500
 """How far the integer program branches: work is counted, as time would make plans differ."""
 
@@ -96,7 +99,7 @@ class PreparedProblem:
         mine = None if found.best is None else self.answer(found.best, found.bound, "mini-buckets")
         if mine is not None and found.gap <= care.wide:
             return mine
-        mine = better_of(mine, searched(self.problem, limits, _price_of_hidden(found)))
+        mine = better_of(mine, self._searched(found, limits))
         if mine is not None and mine.seconds - mine.bound_s <= care.wide * abs(mine.seconds):
             return mine
         if sum(table.seconds.size for table in self.problem.tables) > MOST_ENTRIES:
@@ -113,6 +116,18 @@ class PreparedProblem:
                 raise
             return mine
         return better_of(mine, other) or other
+
+    def _searched(self, found: Found, limits: Limits) -> Assignment | None:
+        """What the search finds, with uncovered seconds at the price of their row, which comes last.
+
+        Very large problems are searched only if there is no answer yet.
+        """
+        entries = sum(table.seconds.size for table in self.problem.tables)
+        if found.best is not None and entries > MOST_SEARCHED:
+            return None
+        return searched(
+            self.problem, limits, found.multipliers[-1] if self.left.network.hides else 0.0
+        )
 
     def answer(self, best: Point, bound: float, proof: Proof) -> Assignment:
         """A point and a bound of the network in terms of the problem."""
@@ -139,11 +154,6 @@ def refuse_too_large() -> NoReturn:
         "The tables of this problem are too large, and no allowed assignment was found without "
         "them. Constrain some tensors, or use fewer mesh axes."
     )
-
-
-def _price_of_hidden(found: Found) -> float:
-    """The multiplier of the uncovered seconds, which come last; 0 without any."""
-    return found.multipliers[-1] if found.multipliers and found.multipliers[-1] <= 1.0 else 0.0
 
 
 def _is_plain(goal: Goal, found: Found) -> bool:

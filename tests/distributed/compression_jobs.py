@@ -28,11 +28,11 @@ WIDTH, SAMPLES = 64, 4
 class Net(nn.Module):
     """Three layers; the gradients of their weights are compressed, those of vectors are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.idle = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.norm = nn.LayerNorm(width)
+        self.idle = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -40,23 +40,28 @@ class Net(nn.Module):
         return (x - y).square().mean()
 
 
-def batch(step: int, samples: int = SAMPLES) -> dict[str, torch.Tensor]:
+def batch(step: int, samples: int = SAMPLES, width: int = WIDTH) -> dict[str, torch.Tensor]:
     """The batch of a step."""
     draw = torch.Generator().manual_seed(step)
     return {
-        name: torch.randn(samples, WIDTH, generator=draw, dtype=torch.float64)
+        name: torch.randn(samples, width, generator=draw, dtype=torch.float64)
         for name in ("x", "y")
     }
 
 
 def both(
-    compression: Any, preset: str, shape: tuple[int, ...], samples: int = SAMPLES
+    compression: Any,
+    preset: str,
+    shape: tuple[int, ...],
+    samples: int = SAMPLES,
+    width: int = WIDTH,
 ) -> tuple[Parallel, Net]:
     """The parallel model, and the same in one process."""
     torch.manual_seed(0)
-    model = Net().double()
+    model = Net(width).double()
+    example = batch(0, samples, width)
     parallel = autopar.parallelize(
-        model, shape, batch(0, samples), preset=preset, compression=compression, hardware="cpu"
+        model, shape, example, preset=preset, compression=compression, hardware="cpu"
     )
     assert isinstance(parallel, Parallel)
     return parallel, model
@@ -257,11 +262,11 @@ def same(one: Parallel, other: Parallel) -> None:
         assert torch.equal(part, its_left[name]), name
 
 
-def traffic(compression: Any, preset: str, shape: tuple[int, ...]) -> None:
+def traffic(compression: Any, preset: str, shape: tuple[int, ...], width: int = WIDTH) -> None:
     """Bytes and calls of the backward are those that the plan predicts."""
-    parallel, _ = both(compression, preset, shape)
+    parallel, _ = both(compression, preset, shape, width=width)
     for step in range(2):
-        loss = parallel(**batch(step))
+        loss = parallel(**batch(step, width=width))
         with CountTraffic(parallel.device_mesh) as counted:
             counted.direction = "backward"
             loss.backward()
@@ -278,7 +283,7 @@ def traffic(compression: Any, preset: str, shape: tuple[int, ...]) -> None:
 def begins_late(preset: str) -> None:
     """The first steps are exact; the gradients of the next are not."""
     late = autopar.Compression("int8", after=2)
-    (parallel, model), (exact, _) = both(late, preset, (2,)), both(None, preset, (2,))
+    (parallel, _), (exact, _) = both(late, preset, (2,)), both(None, preset, (2,))
     for step in range(4):
         for trained in (parallel, exact):
             trained.zero_grad()
@@ -289,7 +294,6 @@ def begins_late(preset: str) -> None:
             torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(mine, its, strict=True)
         )
         assert are_close == (step < 2), step
-    assert model is not None
 
 
 def rounds(method: str) -> None:

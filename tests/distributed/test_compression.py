@@ -58,6 +58,14 @@ def test_traffic_is_what_the_plan_says(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("preset", ["ddp", "zero2"])
+@pytest.mark.parametrize("compression", ["int8@x", "fp8@y", "int8", "powersgd:2@y"])
+def test_sizes_that_blocks_do_not_divide(pool: Pool, compression: str, preset: str) -> None:
+    """Matrices of 72 x 72 are padded in their bucket, also on the axis on which they travel exactly."""
+    pool.run(4, jobs.traffic, compression, preset, (2, 2), 72)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("preset", ["ddp", "zero2"])
 def test_sums_of_several_backwards(pool: Pool, preset: str) -> None:
     pool.run(2, jobs.accumulates, "powersgd:6", preset)
 

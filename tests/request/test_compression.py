@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import autopar
+from autopar.api import plan_frontier
 from autopar.compile.planned import captured_for
 from autopar.errors import InputError
 from autopar.plans.plan import Plan
@@ -131,6 +133,39 @@ def test_no_gradient_is_large_enough() -> None:
 def test_nothing_on_a_named_axis() -> None:
     with pytest.raises(InputError, match="compresses nothing over mesh axis 'y'"):
         planned("int8@y", "fsdp_megatron", (2, 2))
+
+
+class Narrow(nn.Module):
+    """Two layers, of which only the first is compressed by wide factors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(1024, 1024), nn.Linear(1024, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x))).square().mean()
+
+
+def test_a_plan_that_fits_but_compresses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest plan replicates the first weight; what fits into the device's memory shards it."""
+    own = load("cpu")
+    slow = replace(own, intra_host=replace(own.intra_host, bytes_per_s=2.5e7, fits=()))
+
+    def plan() -> Plan:
+        batch = {"x": torch.zeros(4096, 1024)}
+        made = autopar.plan(Narrow(), (2,), batch, compression="powersgd:16", hardware=slow)
+        assert isinstance(made, Plan)
+        return made
+
+    most = plan().estimate.memory_nbytes
+    monkeypatch.setattr("autopar.compile.compiler.device_memory", lambda *_: 0.9 * most)
+    with pytest.raises(InputError, match="compresses nothing"):
+        plan()
+
+
+def test_plans_of_a_frontier_that_compress_nothing() -> None:
+    with pytest.raises(InputError, match="compresses nothing"):
+        plan_frontier(Net(), (2,), BATCH, compression="int8", hardware="cpu")
 
 
 def test_one_device_sends_nothing() -> None:
