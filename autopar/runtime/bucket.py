@@ -112,13 +112,14 @@ class Bucket:
         for padding in self._paddings:
             padding.zero_()
         self._current = self._buffer
-        self._works = self._started()
+        self._works: Iterator[dist.Work] = self._started()
         self._work = next(self._works, None)
 
     def abandon(self, is_launched: bool) -> None:
         """Discard the gradients of a failed backward; first wait for the collective it started."""
         if is_launched and self._work is not None:
             self._work.wait()
+        self._works = iter(())  # what it has begun holds the buffer
         for each in self._compressed.values():
             each.drop()
         self._free()
@@ -176,7 +177,13 @@ class Bucket:
     def _started(self) -> Iterator[dist.Work]:
         """Undo all hops; yield each collective when it has started, to go on when it is done."""
         for hop in reversed(self.hops):
-            yield from self._undone(hop)
+            works = self._undone(hop)
+            while True:
+                with named(label("gradients", "", "reduce", hop.axis)):
+                    work = next(works, None)
+                if work is None:
+                    break
+                yield work
 
     def _undone(self, hop: Hop) -> Iterator[dist.Work]:
         axis, current = self.axes[hop.axis], self._current
@@ -188,13 +195,12 @@ class Bucket:
         if compression and hop.axis in self._compressed and self._done >= compression.after:
             yield from self._compressed[hop.axis].run(current, axis, hop.gathers, self.unused)
             return
-        with named(label("gradients", "", "reduce", hop.axis)):
-            if hop.gathers:
-                work = _torch.reduce_scatter_single(
-                    self._current.view(-1), current.view(-1), group=axis.group, async_op=True
-                )
-            else:
-                work = dist.all_reduce(current, group=axis.group, async_op=True)
+        if hop.gathers:
+            work = _torch.reduce_scatter_single(
+                self._current.view(-1), current.view(-1), group=axis.group, async_op=True
+            )
+        else:
+            work = dist.all_reduce(current, group=axis.group, async_op=True)
         if work is not None:
             yield work
 
