@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,15 @@ def two_hosts(rate: str) -> Iterator[tuple[Host, Host]]:
     finally:
         for host in hosts:
             subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
+
+
+def profile_of(hosts: Sequence[Host], per_host: int, given: str | None, limit_s: float) -> str:
+    """The profile that is given, or else one that is calibrated on these hosts, in a new file."""
+    if given:
+        return given
+    path = str(Path(tempfile.mkdtemp()) / "cluster.toml")
+    launch(hosts, per_host, ["-m", "autopar", "calibrate", "-o", path], limit_s)
+    return path
 
 
 def launch(hosts: Sequence[Host], per_host: int, script: Sequence[str], limit_s: float) -> None:

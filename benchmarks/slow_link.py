@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from namespaces import launch, two_hosts
+from namespaces import launch, profile_of, two_hosts
 
 LIMIT_S = 3000.0
 WARM_UP = 2
@@ -94,9 +94,7 @@ def main() -> None:
 def measured(asked: argparse.Namespace) -> dict[str, Any]:
     """Everything, in namespaces that are gone afterwards."""
     with tempfile.TemporaryDirectory() as folder, two_hosts(asked.rate) as hosts:
-        profile = asked.hardware or f"{folder}/cluster.toml"
-        if not asked.hardware:
-            launch(hosts, asked.per_host, ["-m", "autopar", "calibrate", "-o", profile], LIMIT_S)
+        profile = profile_of(hosts, asked.per_host, asked.hardware, LIMIT_S)
         result = f"{folder}/result.json"
         script = [
             __file__,
