@@ -4,8 +4,8 @@
 
 The hosts are network namespaces of this machine (`namespaces.py`), each with one rank.  Every
 alternative trains the same GPT-2 on the same batches, in turns.  Beside autopar's own are PyTorch's
-DistributedDataParallel alone and with its communication hooks.  On a busy machine its PowerSGD hook, which
-starts collectives in callbacks, ended in "Received data size doesn't match expected size": run it alone.
+DistributedDataParallel alone and with its communication hooks.  On a busy machine its PowerSGD hook,
+which starts collectives in callbacks, ended in "Received data size does not match": run it alone.
 """
 
 from __future__ import annotations
