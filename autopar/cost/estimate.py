@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 from autopar.cost.calls import flows_of
 from autopar.cost.covering import covering, late
 from autopar.cost.filled import compressing_nbytes, gradient_buckets
-from autopar.cost.issued import Running, TrafficOf, by_parameter, by_step
+from autopar.cost.issued import Running, by_parameter, by_step
 from autopar.cost.laid import Laid, laid_alone, laid_at_use, laid_once
 from autopar.cost.operators import OperatorSeconds, operator_seconds
 from autopar.cost.parameters import (
@@ -32,7 +32,7 @@ from autopar.memory.saved_tensors import SavedTensors
 from autopar.memory.timeline import MemoryTimeline
 from autopar.plans.buckets import buckets
 from autopar.plans.decisions import Choice, Conversion, ParameterPlan
-from autopar.plans.estimate import Estimate, Parts
+from autopar.plans.estimate import Estimate, Flow, Parts
 from autopar.plans.timing import OpTime
 
 
@@ -52,54 +52,36 @@ def estimate(
 
     `in_flight` is the number of microbatches whose activations are alive at once.
     """
-    mesh = prices.mesh
     shardings = {c.node: c.sharding for c in choices}
-    run_again = again(graph, shardings, conversions, recompute, saved, mesh, precision)
-    running = Running(graph, choices, conversions, mesh, precision, run_again)
-    of_parameters = tuple(by_parameter(graph, parameters, mesh, precision, prices.compression))
-    of_microbatch = running.per_microbatch()
-    issued = TrafficOf(
-        tuple(part for sent in of_parameters for part in sent),
-        tuple(sent.traffic for sent in of_microbatch),
-    )
+    run_again = again(graph, shardings, conversions, recompute, saved, prices.mesh, precision)
+    running = Running(graph, choices, conversions, prices.mesh, precision, run_again)
     shares = gradient_shares(graph, prices)
-    flows = (*flows_of(issued.step, "step", prices, shares),
-             *flows_of(issued.microbatch, "microbatch", prices, shares))  # fmt: skip
+    flows, laid = communicated(graph, parameters, running, prices, shares)
     spent = {
         c.node: operator_seconds(graph.node[c.node], c.sharding, graph, prices) for c in choices
     }
-    update_s = update_seconds(graph, parameters, prices)
     hideable = hideable_by_axis(graph, parameters, prices, precision, shares)
-    laid = (
-        laid_once(of_parameters, prices, shares)
-        + laid_at_use(of_microbatch, prices)
-        + laid_alone(running.copies(), prices)
+    keeps = SavedTensors(
+        graph, shardings, conversions, prices.mesh, saved, run_again, precision, prefetch
     )
-    beside = covering(graph, shares)
-    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
-    bytes_of = [storage_bytes(leaf[p.name], p, prices, graph) for p in parameters]
-    fresh = {
-        (leaf[p.name].name, p.leaf): nbytes.gradient
-        for p, nbytes in zip(parameters, bytes_of, strict=True)
-        if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf[p.name].pads, mesh)
-    }
-    keeps = SavedTensors(graph, shardings, conversions, mesh, saved, run_again, precision, prefetch)
-    ending_nbytes = ending(graph, parameters, prices, shares)
-    moments = MemoryTimeline(keeps, fresh, gradient_buckets(graph, parameters, prices, shares))
+    moments = timeline(graph, parameters, keeps, prices, shares)
     kept_nbytes = moments.keeps.nbytes()
     parts = parts_of(
-        spent, run_again.computed, beside, prices, laid, update_s, hideable, moments.lives
-    )
+        spent, run_again.computed, covering(graph, shares), prices, laid,
+        update_seconds(graph, parameters, prices), hideable, moments.lives,
+    )  # fmt: skip
     hidden_s = min(sum(hideable.values()), parts.covers_s)
     hidden_s += sum(each.hidden_s for each in parts.prefetched)
+    ending_nbytes = ending(graph, parameters, prices, shares)
+    resting = [storage_bytes(leaf, p, prices, graph) for leaf, p in _with_leaf(graph, parameters)]
     return Estimate(
         compute_s=parts.forward_s + parts.backward_s + parts.update_s,
         exposed_s=sum(flow.seconds for flow in flows) - hidden_s,
         hidden_s=hidden_s,
         flows=flows,
-        parameter_nbytes=sum(b.parameter for b in bytes_of),
-        gradient_nbytes=sum(b.gradient for b in bytes_of),
-        optimizer_nbytes=sum(b.optimizer for b in bytes_of),
+        parameter_nbytes=sum(b.parameter for b in resting),
+        gradient_nbytes=sum(b.gradient for b in resting),
+        optimizer_nbytes=sum(b.optimizer for b in resting),
         activation_nbytes=kept_nbytes,
         working_nbytes=max(working(moments), ending_nbytes - in_flight * kept_nbytes),
         in_flight=in_flight,
@@ -107,6 +89,44 @@ def estimate(
         parts=parts,
         absent_nbytes=moments.absent_nbytes,
     )
+
+
+def communicated(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    running: Running,
+    prices: Prices,
+    shares: int,
+) -> tuple[tuple[Flow, ...], Laid]:
+    """Return the collectives, once per step and per microbatch, and the seconds of local copies."""
+    precision, compression = running.precision, prices.compression
+    of_parameters = tuple(by_parameter(graph, parameters, prices.mesh, precision, compression))
+    of_microbatch = running.per_microbatch()
+    step = tuple(part for sent in of_parameters for part in sent)
+    microbatch = tuple(sent.traffic for sent in of_microbatch)
+    flows = (*flows_of(step, "step", prices, shares),
+             *flows_of(microbatch, "microbatch", prices, shares))  # fmt: skip
+    return flows, (
+        laid_once(of_parameters, prices, shares)
+        + laid_at_use(of_microbatch, prices)
+        + laid_alone(running.copies(), prices)
+    )
+
+
+def timeline(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    keeps: SavedTensors,
+    prices: Prices,
+    shares: int,
+) -> MemoryTimeline:
+    """Return the memory of a microbatch, with the gradients that its backward allocates anew."""
+    fresh = {
+        (leaf.name, p.leaf): storage_bytes(leaf, p, prices, graph).gradient
+        for leaf, p in _with_leaf(graph, parameters)
+        if prices.microbatches == 1 and not travels(p.stored, p.leaf, leaf.pads, prices.mesh)
+    }
+    return MemoryTimeline(keeps, fresh, gradient_buckets(graph, parameters, prices, shares))
 
 
 def parts_of(
@@ -189,11 +209,10 @@ def hideable_by_axis(
 
 def update_seconds(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices) -> float:
     """Return the seconds of the optimizer step on one rank's parameters at rest."""
-    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return sum(
-        optimizer_seconds(tensor, p.stored, prices)
-        for p in parameters
-        if (tensor := leaf[p.name]).differentiable
+        optimizer_seconds(leaf, p.stored, prices)
+        for leaf, p in _with_leaf(graph, parameters)
+        if leaf.differentiable
     )
 
 
@@ -207,9 +226,8 @@ def storage_bytes(
 
 def ending(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, shares: int) -> int:
     """Return the bytes that the end of a step needs besides what rests: its last sums, or the update."""
-    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
     return max(
-        gathered_nbytes(((leaf[p.name], p.stored) for p in parameters), prices),
+        gathered_nbytes(((leaf, p.stored) for leaf, p in _with_leaf(graph, parameters)), prices),
         compressing_nbytes(graph, parameters, prices, shares),
     )
 
@@ -217,3 +235,11 @@ def ending(graph: Graph, parameters: tuple[ParameterPlan, ...], prices: Prices, 
 def working(moments: MemoryTimeline) -> int:
     """Return the working set in bytes: peak memory minus the saved activations."""
     return max(0, moments.most_nbytes - moments.keeps.nbytes())
+
+
+def _with_leaf(
+    graph: Graph, parameters: tuple[ParameterPlan, ...]
+) -> Iterator[tuple[Tensor, ParameterPlan]]:
+    """Yield each parameter's tensor in the graph, and its plan."""
+    leaf = {node.target: node.outputs[0] for node in graph.leaves("parameter")}
+    return ((leaf[p.name], p) for p in parameters)

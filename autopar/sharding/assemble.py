@@ -15,6 +15,7 @@ from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
 from autopar.cost.shares import shares
 from autopar.cost.timed import timing_of
+from autopar.ir.blocks import Recompute
 from autopar.ir.conversion import Step
 from autopar.ir.graph import Graph, Saved, Tensor
 from autopar.ir.mesh import Mesh
@@ -115,18 +116,22 @@ def assemble(
         times=timing_of(prices.times),
         versions=versions(),
         precision=precision,
-        inputs=tuple(
-            (leaf.target, leaf.outputs[0].shape)
-            for leaf in graph.leaves("input")
-            if leaf.outputs[0].shape
-        ),
+        inputs=_inputs(graph),
         padding=tuple(_padding(graph, choices, parameters, conversions, prices.mesh)),
-        recompute=tuple(
-            BlockPlan(path, mode) for path, mode in recompute.items() if mode != "none"
-        ),
+        recompute=_recomputed(recompute),
     )
     plan.check(graph)
     return plan
+
+
+def _inputs(graph: Graph) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the names and global shapes of the inputs, without scalars."""
+    outputs = ((leaf.target, leaf.outputs[0].shape) for leaf in graph.leaves("input"))
+    return tuple((name, shape) for name, shape in outputs if shape)
+
+
+def _recomputed(modes: Mapping[str, Recompute]) -> tuple[BlockPlan, ...]:
+    return tuple(BlockPlan(path, mode) for path, mode in modes.items() if mode != "none")
 
 
 def _gathers_weights(graph: Graph, conversions: tuple[Conversion, ...]) -> bool:
