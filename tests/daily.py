@@ -19,12 +19,15 @@ def daily(every: Iterable[Any], some: Collection[Any], part: int = 1) -> list[An
     ]
 
 
-def rotated(names: Iterable[Any], ways: Sequence[Any]) -> list[Any]:
-    """Each name in every way: every day in one of them, in turn, and marked slow in the others."""
-    pairs = [(name, way, turn) for turn, name in enumerate(names) for way in ways]
-    every = [(name, *(way if isinstance(way, tuple) else (way,))) for name, way, _ in pairs]
-    today = [way == ways[turn % len(ways)] for _, way, turn in pairs]
-    return [case if runs else _slow(case) for case, runs in zip(every, today, strict=True)]
+def rotated(names: Iterable[Any], ways: Sequence[Any], part: int = 1) -> list[Any]:
+    """Each name in two ways, in turn: every day each `part`-th in the first; all others marked slow."""
+    cases: list[Any] = []
+    for turn, name in enumerate(names):
+        for other in range(min(2, len(ways))):
+            way = ways[(turn // part + other) % len(ways)]
+            case = (name, *(way if isinstance(way, tuple) else (way,)))
+            cases.append(case if other == 0 and turn % part == 0 else _slow(case))
+    return cases
 
 
 def _slow(case: Any) -> Any:

@@ -101,6 +101,7 @@ def test_fits_find_the_constants_that_made_the_figures() -> None:
     assert np.exp(found) == pytest.approx(np.exp(truth), rel=0.02)
 
 
+@pytest.mark.slow
 def test_what_is_fitted_without_a_source_does_not_know_it() -> None:
     """No row of a device: the efficiencies of the other.  No row of a mode: what is known of another."""
     from published_facts import rows

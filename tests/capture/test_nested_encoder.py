@@ -9,6 +9,7 @@ from torch import nn
 import autopar
 from autopar.capture import capture
 from autopar.errors import CaptureError
+from tests.daily import daily
 from tests.pool import Pool
 
 
@@ -47,7 +48,9 @@ def evaluated(nested: bool, padded: bool) -> tuple[float, float, str]:
             return trained, 0.0, str(error)
 
 
-@pytest.mark.parametrize(("nested", "padded"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("nested", "padded"), daily([(True, True), (False, True), (True, False)], [(True, True)])
+)
 def test_evaluations(pool: Pool, nested: bool, padded: bool) -> None:
     for trained, evaluation, said in pool.run(2, evaluated, nested, padded):
         assert abs(trained) < 1e-12

@@ -208,7 +208,7 @@ def test_frontier(tmp_path: Path) -> None:
     assert memory == sorted(memory, reverse=True)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_map(tmp_path: Path) -> None:
     page = tmp_path / "map.md"
     asked = ("--mesh", "2", "--hardware", "cpu", "--batches", "65536,8", "-o", page)
@@ -271,7 +271,7 @@ def test_verify_refuses_what_it_cannot_compute_again(plan_file: Path, tmp_path: 
     assert "bound_s is " not in ok("verify", path, f"{FACTORIES}:good", "--no-bound")
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_verify_with_a_profile_of_the_users(tmp_path: Path) -> None:
     profile, path = tmp_path / "mine.toml", tmp_path / "plan.json"
     h100 = load("h100")
@@ -294,7 +294,7 @@ def test_emitted_file_is_python(plan_file: Path, tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir() if p.suffix != ".pyc"] == ["MLP.py"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_hugging_face_configuration(tmp_path: Path) -> None:
     config, path = tmp_path / "config.json", tmp_path / "plan.json"
     config.write_text(json.dumps(LLAMA))

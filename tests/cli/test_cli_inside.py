@@ -209,7 +209,7 @@ def test_report(files: dict[str, Path], tmp_path: Path) -> None:
     assert "<summary>up.weight is " in text and "The step took 1.0 s" in text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_report_with_a_frontier(tmp_path: Path) -> None:
     """Of the very flags that made the plan."""
     on = (f"{FACTORIES}:good", "--mesh", "2", "--hardware", "h100", "--optimizer", "SGD",

@@ -83,6 +83,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_plan_is_written_for_another_tool(plan: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     said = ok("export", plan, "--to", "megatron", "-o", path)

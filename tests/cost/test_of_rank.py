@@ -33,7 +33,7 @@ def test_what_was_summed_or_gathered_lies_in_order() -> None:
     assert 0 not in share.operands and 0 in asked.operands
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_most_an_operator_holds_is_not_divided() -> None:
     """Half of the tokens need half of the rows, but all of the experts' gradients."""
     share, asked = both("architectures.mixtral", "zero2", "routed_experts")

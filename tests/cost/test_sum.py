@@ -10,6 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 import autopar
+from tests.daily import daily
 
 NEARLY = 2e-3
 TOKENS, SEQUENCE, VOCABULARY = 8, 16, 64
@@ -34,7 +35,7 @@ def t5() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("make", [gpt, t5])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", daily([2, 4], [2]))
 def test_weights_are_gathered_once_for_all_that_read_them(
     make: Callable[[], Any], ranks: int
 ) -> None:

@@ -112,7 +112,7 @@ def _links_of_an_accelerator() -> Hardware:
     return linked(load("h100"), Cluster(dist.get_rank(), 2, 2), QUICK)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_of_accelerators_the_links_are_measured() -> None:
     base, found = load("h100"), run(2, _links_of_an_accelerator)
     found.check()

@@ -18,7 +18,7 @@ from tests.pool import Pool
 @pytest.mark.parametrize(
     ("name", "mesh", "preset"),
     [
-        ("gpt2", (2, 2), None),
+        pytest.param("gpt2", (2, 2), None, marks=pytest.mark.slow),
         ("mlp", (2,), "zero2"),
         pytest.param("bert", (2, 2), "fsdp_megatron", marks=pytest.mark.slow),
     ],
@@ -89,7 +89,7 @@ def test_checkpoint_on_another_mesh_and_in_plain_pytorch(pool: Pool, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "preset", "local"),
     [
-        ("gpt2", None, False),
+        pytest.param("gpt2", None, False, marks=pytest.mark.slow),
         pytest.param("bert", "fsdp", False, marks=pytest.mark.slow),
         ("mlp", "ddp", True),
         pytest.param("llama", "zero2", False, marks=pytest.mark.slow),

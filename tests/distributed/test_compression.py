@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests import peaks
-from tests.daily import daily
+from tests.daily import daily, rotated
 from tests.distributed import compression_jobs as jobs
 from tests.pool import Pool
 
@@ -57,8 +57,10 @@ def test_traffic_is_what_the_plan_says(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["ddp", "zero2"])
-@pytest.mark.parametrize("compression", ["int8@x", "fp8@y", "int8", "powersgd:2@y"])
+@pytest.mark.parametrize(
+    ("compression", "preset"),
+    rotated(["int8@x", "fp8@y", "int8", "powersgd:2@y"], ["ddp", "zero2"]),
+)
 def test_sizes_that_blocks_do_not_divide(pool: Pool, compression: str, preset: str) -> None:
     """Matrices of 72 x 72 are padded in their bucket, also on the axis on which they travel exactly."""
     pool.run(4, jobs.traffic, compression, preset, (2, 2), 72)
@@ -92,8 +94,9 @@ def test_an_overflow_leaves_nothing(pool: Pool, method: str, preset: str) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["ddp", "zero2"])
-@pytest.mark.parametrize("compression", ["powersgd:2", "int8"])
+@pytest.mark.parametrize(
+    ("compression", "preset"), rotated(["powersgd:2", "int8"], ["ddp", "zero2"])
+)
 def test_a_step_needs_what_the_plan_says(pool: Pool, compression: str, preset: str) -> None:
     plan, made = peaks.planned("heavy.mixer", 2, "none", preset, compression=compression)
     found = pool.run(2, peaks.peaks, made)[0]

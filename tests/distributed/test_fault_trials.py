@@ -55,9 +55,15 @@ ENDS = (
     "slow_between", "holding_the_lock", "slow_plan", "in_thread", "in_fork", "loader",
     "forked_child_ends", "stopped_shortly",
 )  # fmt: skip
-THOROUGH = {("fsdp", "exit_0", 0), ("ddp", "evaluate_alone", 1), ("ddp", "plain", 1)}
-"""Those that end soonest, one of each kind."""
-SLOW = {("ddp", "kill", 1), ("nothing", "stop", 1), ("ddp", "later", 1)}
+THOROUGH = {("fsdp", "exit_0", 0)}
+"""One that ends soon."""
+SLOW = {
+    ("ddp", "evaluate_alone", 1),
+    ("ddp", "plain", 1),
+    ("ddp", "kill", 1),
+    ("nothing", "stop", 1),
+    ("ddp", "later", 1),
+}
 PRESETS = ("ddp", "fsdp", "stages")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.daily import daily
 from tests.distributed import jobs
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize("precision", ["float16", "autocast"])
+@pytest.mark.parametrize("precision", daily(["float16", "autocast"], ["float16"]))
 @pytest.mark.parametrize(
     ("preset", "clips", "optimizer"),
     [("fsdp", False, "sgd"), ("megatron", True, "fused"), ("zero2", True, "sgd"),

@@ -48,7 +48,7 @@ def test_adapters_equal_one_process(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("name", FROZEN)
-@pytest.mark.parametrize("preset", ["ddp", "zero2", "fsdp"])
+@pytest.mark.parametrize("preset", daily(["ddp", "zero2", "fsdp"], ["fsdp"]))
 def test_the_plan_says_what_frozen_weights_cost(name: str, preset: str) -> None:
     """Gradients, and their traffic, are those of the parameters that train; parts of them are kept."""
     case = parity.reference(name)

@@ -21,7 +21,9 @@ STAGES: list[tuple[Any, ...]] = [(2, 2, {"pipeline": 2}), (4, (4,), {"pipeline":
 SEPARATE = [name for name in jobs.OPTIMIZERS if name not in jobs.WHOLE_MODEL]
 
 
-@pytest.mark.parametrize(("name", "size", "mesh", "options"), rotated(jobs.OPTIMIZERS, WAYS))
+@pytest.mark.parametrize(
+    ("name", "size", "mesh", "options"), rotated(jobs.OPTIMIZERS, WAYS, part=2)
+)
 def test_steps_are_those_of_one_process(
     pool: Pool, name: str, size: int, mesh: Any, options: dict[str, Any]
 ) -> None:
@@ -48,7 +50,7 @@ def test_stages_refuse_optimizers_of_the_whole_model(pool: Pool, name: str) -> N
 
 @pytest.mark.parametrize(("name", "way", "other"), rotated(jobs.KEPT, [
     (FSDP, MEGATRON), (MEGATRON, STAGES[0]), (STAGES[0], FSDP),
-]))  # fmt: skip
+], part=2))  # fmt: skip
 def test_checkpoints_move_between_meshes(
     pool: Pool, tmp_path: Path, name: str, way: Any, other: Any
 ) -> None:

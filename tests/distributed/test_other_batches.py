@@ -53,7 +53,7 @@ def job(schedule: str, sizes: tuple[int, ...], most: int) -> list[str]:
 @pytest.mark.parametrize(
     ("schedule", "sizes", "most"),
     [
-        ("zb-v", SIZES, 5),
+        pytest.param("zb-v", SIZES, 5, marks=pytest.mark.slow),
         pytest.param("1f1b", SIZES, 5, marks=pytest.mark.slow),
         ("dualpipe-v", (8, 6, 16, 8), 6),  # three would be too few
     ],

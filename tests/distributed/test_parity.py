@@ -20,9 +20,10 @@ PRESETS = (
     "zero2_megatron_sp", "zero2_megatron",
 )  # fmt: skip
 EVERY_DAY = [
-    pytest.param(n, marks=pytest.mark.slow) if n in ("bert", "cnn") else n for n in models.ALL
+    pytest.param(n, marks=pytest.mark.slow) if n in ("bert", "cnn", "gpt2") else n
+    for n in models.ALL
 ]
-"""BERT's and the CNN's ways through the algebra are those of the others: left to the slow run."""
+"""BERT, the CNN and GPT-2 meet what the others meet, and are left to the slow run."""
 STEPS = {pair for pair in OWN_OF if "N" not in pair}
 """The conversions of tensors with gradient."""
 EVERYDAY, MORE = 2, 4

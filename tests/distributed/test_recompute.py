@@ -53,7 +53,7 @@ def test_random_plans_of_random_blocks(pool: Pool, name: str) -> None:
     run(pool, [parity.random_work(name, s, 3000 + i, True) for i in range(1) for s in MESHES])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["ddp", pytest.param("fsdp_megatron", marks=pytest.mark.slow)])
 def test_dropout_draws_the_same_numbers_again(pool: Pool, preset: str) -> None:
     mesh = (2,) if preset == "ddp" else (2, 2)

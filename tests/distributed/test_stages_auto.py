@@ -28,6 +28,7 @@ def test_chosen_interleaved_stages_are_equal(pool: Pool) -> None:
     pool.run(2, check_lines, [line])
 
 
+@pytest.mark.slow
 def test_chosen_interleaved_stages_of_two_ranks_are_equal(pool: Pool) -> None:
     """On four ranks, of which two are a host."""
     line = Line(

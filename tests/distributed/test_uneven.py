@@ -74,9 +74,9 @@ def test_many_random_plans(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "mesh", "force", "norm_type", "padded"),
     [
-        ("uneven_gpt2", (4,), "vocabulary", 2.0, "257 -> 260"),
+        pytest.param("uneven_gpt2", (4,), "vocabulary", 2.0, "257 -> 260", marks=pytest.mark.slow),
         ("uneven_gpt2", (2,), "heads", 2.0, "5 -> 6"),
-        ("uneven_gpt2", (4,), "batch", 2.0, "6 -> 8"),
+        pytest.param("uneven_gpt2", (4,), "batch", 2.0, "6 -> 8", marks=pytest.mark.slow),
         pytest.param("uneven_five", (4,), "vocabulary", 2.0, "5 -> 8", marks=pytest.mark.slow),
         ("uneven_five", (4,), "vocabulary", float("inf"), "5 -> 8"),
     ],

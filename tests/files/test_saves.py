@@ -185,8 +185,8 @@ def test_a_save_killed_at_random_instants_leaves_a_whole_one(path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_save_killed_at_500_instants_leaves_a_whole_one(path: Path) -> None:
-    killed_at_random(path, 500)
+def test_a_save_killed_at_200_instants_leaves_a_whole_one(path: Path) -> None:
+    killed_at_random(path, 200)
 
 
 def flipped(path: Path, times: int) -> None:

@@ -19,7 +19,7 @@ from tests.habits import opaque_jobs as jobs
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize(("name", "preset"), rotated(jobs.ARRIVING, ["ddp", "fsdp"]))
+@pytest.mark.parametrize(("name", "preset"), rotated(jobs.ARRIVING, ["ddp", "fsdp"], part=2))
 def test_trains_as_one_process(pool: Pool, name: str, preset: str) -> None:
     pool.run(2, partial(jobs.arriving_steps, name, 2, preset=preset))
 

@@ -28,7 +28,7 @@ def test_changes_are_followed(pool: Pool, part: int, how: str) -> None:
     pool.run(2, held_jobs.follows, CHANGES[part::PARTS], LAYOUTS[how])
 
 
-@pytest.mark.parametrize("how", ["fsdp", "stages"])
+@pytest.mark.parametrize("how", daily(["fsdp", "stages"], ["fsdp"]))
 def test_functions_of_classes_are_followed(pool: Pool, how: str) -> None:
     pool.run(2, held_jobs.patched, LAYOUTS[how])
 
@@ -38,6 +38,6 @@ def test_a_value_of_one_rank_alone(pool: Pool, how: str) -> None:
     pool.run(2, held_jobs.ranks_differ, LAYOUTS[how])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_tensor_that_varies_is_warned_of(pool: Pool) -> None:
     pool.run(2, held_jobs.warned)

@@ -22,7 +22,7 @@ NOT_IN_STAGES = {"clipped", "initialised", "parts"}
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("habit", "how", "ranks"),
-    rotated(module_jobs.WORK, [*SOME, ("fsdp", 4), ("solver", 4), ("stages", 4)]),
+    rotated(module_jobs.WORK, [*SOME, ("fsdp", 4), ("solver", 4), ("stages", 4)], part=2),
 )
 def test_works(pool: Pool, habit: str, how: str, ranks: int) -> None:
     if how != "stages" or habit not in NOT_IN_STAGES:

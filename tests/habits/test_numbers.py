@@ -9,7 +9,7 @@ from tests.habits import number_jobs
 from tests.pool import Pool
 
 
-@pytest.mark.parametrize(("name", "ranks"), rotated(number_jobs.LOSSES, [1, 2]))
+@pytest.mark.parametrize(("name", "ranks"), rotated(number_jobs.LOSSES, [2, 1], part=2))
 def test_parts_are_of_the_whole(pool: Pool, ranks: int, name: str) -> None:
     """In a step of parts, and in a pipeline of two stages."""
     for found in pool.run(ranks, number_jobs.differences, name):

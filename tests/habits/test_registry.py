@@ -51,7 +51,7 @@ def tried(pool: Pool, habits: list[Habit], way: str, ranks: int, limit_s: float 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("way", daily(run.AUTOPAR, ["fsdp", "megatron", "stages"]))
+@pytest.mark.parametrize("way", daily(run.AUTOPAR, ["fsdp", "stages"]))
 def test_some(pool: Pool, way: str) -> None:
     tried(pool, LIGHT[run.AUTOPAR.index(way) :: DAILY * len(run.AUTOPAR)], way, RANKS)
 

@@ -124,7 +124,7 @@ def test_stages_planned_together_are_as_good_as_alone(share: float) -> None:
         slowest = plan.objective_s
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_too_little_memory_is_refused() -> None:
     part = stages().graphs[1]
     alike = StageCompiler(HARDWARE, saved(whole()))
@@ -132,7 +132,7 @@ def test_too_little_memory_is_refused() -> None:
         alike.compiled(StageRequest(part, MESH, replace(SETTINGS, memory_limit=1e3)))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_lies_between_few_and_many_in_flight_is_not_searched_for() -> None:
     """Every plan fits, and none is far from what a search of its own finds."""
     kept, part = saved(whole()), stages().graphs[1]

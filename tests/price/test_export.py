@@ -125,6 +125,7 @@ def test_stages_of_different_meshes_are_said() -> None:
     assert any("Stages have different meshes" in said for said in configuration_of(plan).said)
 
 
+@pytest.mark.slow
 def test_samples_that_ranks_do_not_divide_are_said() -> None:
     made = job()
     six = {key: value[:6] for key, value in made.inputs.items()}
@@ -135,6 +136,7 @@ def test_samples_that_ranks_do_not_divide_are_said() -> None:
     assert (found.configuration.microbatch, found.configuration.batch) == (1, 4)
 
 
+@pytest.mark.slow
 def test_a_plan_without_the_shapes_of_its_inputs() -> None:
     plan = priced("llama", DEEP, CASES["ddp"]).plan
     assert isinstance(plan, Plan)

@@ -142,7 +142,7 @@ def test_simulation_and_report_say_whose_times(
     assert "operator times" in page.read_text() and "measured on" in page.read_text()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_explain_frontier_and_map_take_times(files: dict[str, Path], database: Path) -> None:
     ok("explain", files["whole timed"], MODEL, "up.weight", "--database", database)
     curve = ok("frontier", MODEL, "--mesh", 2, "--hardware", "cpu", "--database", database)

@@ -110,6 +110,7 @@ def test_a_plan_takes_measured_seconds_and_says_so(made: Compilation, tmp_path: 
     assert f"{count} measured" in shown and str(setting).split(",")[0] in shown
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_keeps_what_it_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +209,7 @@ def test_profiling_times_all_that_the_best_plan_runs(profiled: tuple[Path, Profi
     assert set(kept) == {t.call.text for t in found.timed}
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_is_known_is_not_timed_again(profiled: tuple[Path, ProfiledPlan]) -> None:
     path, first = profiled
     model, inputs, loss = mlp()

@@ -44,7 +44,7 @@ def test_sequence_parallelism_sends_as_much() -> None:
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_full_recomputation_sends_the_forward_again() -> None:
     """Six all-reduces: the third pair is the forward's, carried out in the backward."""
     found = Counter[str]()

@@ -92,7 +92,7 @@ def test_without_sharding() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("ranks", daily(TABLE, list(TABLE)[::2]))
+@pytest.mark.parametrize("ranks", daily(TABLE, list(TABLE)[::4]))
 @pytest.mark.parametrize("stage", STAGES)
 def test_table_1(ranks: int, stage: str) -> None:
     found = bytes_per_parameter(stage, ranks)

@@ -11,6 +11,7 @@ from torch import nn
 
 import autopar
 from autopar.errors import InputError
+from tests.daily import daily
 from tests.pool import Pool
 
 BATCH = {"x": torch.ones(4, 8)}
@@ -74,7 +75,7 @@ def shared(layout: dict[str, Any]) -> str:
     return said
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", daily(LAYOUTS, LAYOUTS[:1]))
 def test_two_models_with_one_trunk(pool: Pool, layout: dict[str, Any]) -> None:
     for said in pool.run(2, shared, layout):
         assert "shares 'trunk.0.weight' and 3 more" in said

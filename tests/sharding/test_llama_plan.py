@@ -60,6 +60,7 @@ def results(plan: Plan, suffix: str) -> list[Sharding]:
     return [c.sharding.outputs[0] for c in plan.choices if c.node.rstrip("_0123456789") == suffix]
 
 
+@pytest.mark.slow
 def test_tensor_parallel_on_the_fast_axis(plan: Plan) -> None:
     """Column-parallel into attention and MLP, row-parallel out of them (Shoeybi et al. 2019)."""
     for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"):

@@ -94,7 +94,7 @@ def solved(problem: TimedProblem, seed: int = 0) -> Solution | None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("most", [enumeration.MOST, 8, 0])
 @given(problem=timed_problems())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_equals_brute_force(most: int, problem: TimedProblem) -> None:
     problem.check()
     with enumerating(most):

@@ -151,6 +151,7 @@ def test_time_that_is_over_ends_it(planner: AskPlanner) -> None:
     assert ended.value.value.ends == "1e+09 s have passed" and len(state.kept.trials) == 1
 
 
+@pytest.mark.slow
 def test_close_plans_run_in_turns(planner: AskPlanner) -> None:
     """A plan that was lucky once does not win: the median over turns decides."""
     turns: dict[str, int] = {}
@@ -279,7 +280,7 @@ def test_a_record_is_gone_on_from(planner: AskPlanner, tmp_path: Path) -> None:
     assert again.fastest == found.fastest and again.plan == found.plan
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_trial_that_ended_its_process_is_not_run_again(
     planner: AskPlanner, tmp_path: Path
 ) -> None:

@@ -70,7 +70,7 @@ def test_padded_plans_are_sound() -> None:
     assert_sound(made.plan, graph)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_wrong_words_about_padding_are_refused() -> None:
     """Axes that split nothing; and a pad that the graph has not makes it another graph."""
     made = padded()

@@ -132,7 +132,7 @@ def test_what_a_plan_on_a_slower_link_costs_is_what_planning_there_says() -> Non
     assert played.step_s > 1.0001 * whole("ddp").estimate.step_s
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_who_comes_late_does_so_on_any_link() -> None:
     """What a slower link is said to make of a plan is what a plan for it is predicted."""
     late = replace(H100, device=replace(H100.device, late_s=LATE_S))

@@ -153,7 +153,7 @@ def test_why_the_batch_stayed_whole_is_said() -> None:
         planned_mixing(memory_limit=1000)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_wishes_are_heard(slow: Chosen) -> None:
     assert slow.staged is not None
     cuts = slow.staged.plan.cuts[:1]
@@ -209,7 +209,7 @@ def test_an_interleaved_pipeline_is_taken_where_it_is_asked_for() -> None:
         chosen(hosts(), Pipeline("auto", "interleaved"), memory=1000.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_v_keeps_tied_weights_on_one_worker() -> None:
     """The sum of the embedding's gradients over a slow link is what other schedules wait for."""
     hardware = hosts(1e6)

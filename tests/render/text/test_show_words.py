@@ -16,6 +16,7 @@ from autopar.request.constraints import Constraint
 from autopar.request.planning import Planning
 from autopar.sharding.sharding_problem import Compilation
 from tests import models
+from tests.daily import daily
 from tests.mixtures import MIXTURES
 
 FSDP, SEQUENCE = "data parallel (FSDP, regathered)", "_sp"
@@ -68,8 +69,8 @@ def test_every_preset_is_expected() -> None:
     assert EXPECTED.keys() == set(presets.names())
 
 
-@pytest.mark.parametrize("preset", EXPECTED)
-@pytest.mark.parametrize("name", [pytest.param("llama", marks=pytest.mark.slow), "cnn"])
+@pytest.mark.parametrize("preset", daily(EXPECTED, list(EXPECTED)[::3]))
+@pytest.mark.parametrize("name", daily(["llama", "cnn"], ["cnn"]))
 def test_presets(name: str, preset: str) -> None:
     made = under(name, preset)
     expected = EXPECTED[preset.removesuffix(SEQUENCE) if name == "cnn" else preset]
