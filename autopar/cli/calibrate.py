@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Measure this machine's cores and gloo, print the fits, and write a hardware profile.
 
-    Under torchrun: measure the cluster that it started, its hosts and what joins them; on accelerators
-    the links alone.
+    Under torchrun it measures the cluster: the hosts and the network between them. On accelerators it
+    measures only the links.
     """
     from cost_models.calibrate import calibrate
     from cost_models.calibrate.cluster import calibrate_cluster, is_launched

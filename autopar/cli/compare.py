@@ -51,9 +51,9 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """The solver's plan beside every preset, and beside plans of your own: one table.
+    """Compare the solver's plan with every preset and with your own plans, in one table.
 
-    Each is the best of its kind; of what cannot be, it is said why.
+    Each row is the best plan of its kind. If there is none, the table says why.
     """
     asked: dict[str, Any] = {
         "optimizer": optimizer, "precision": precision, "memory_limit": memory,

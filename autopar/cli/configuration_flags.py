@@ -41,7 +41,7 @@ ZERO = Annotated[
 ]
 REPLICAS = Annotated[
     int | None,
-    typer.Option(min=1, help="Groups of data-parallel ranks that each shard for themselves."),
+    typer.Option(min=1, help="Groups of data-parallel ranks; each group shards separately (HSDP)."),
 ]
 SEQUENCE_PARALLEL = Annotated[
     bool, typer.Option("--sequence-parallel", help="Split activations along the sequence as well.")

@@ -19,9 +19,9 @@ def command(
     after: Annotated[Path, typer.Argument(help="Another plan of the same model.")],
     as_json: AS_JSON = False,
 ) -> None:
-    """What the second plan decides otherwise than the first, and what that costs.
+    """Show how the second plan differs from the first, and what the differences cost.
 
-    Mesh, stages, types of parameters and operators, recomputation; time by kind, memory by kind.
+    The tables have mesh, stages, types of parameters and operators, recomputation, time and memory.
     """
     found = load_plan(before).diff(load_plan(after))
     if as_json:

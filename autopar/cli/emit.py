@@ -29,7 +29,7 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """Write the Python module of a plan for the model it was made for; of a pipeline one per stage."""
+    """Write the Python module of a plan for its model; for a pipeline, one module per stage."""
     writable(output)
     decided = load_plan(plan)
     with working("emitting"):

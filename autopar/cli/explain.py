@@ -49,11 +49,11 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """Why one thing is as it is: what else was possible, and what that would cost.
+    """Explain one choice: the alternatives, and what they would cost.
 
     Each alternative is a plan of its own, with everything else decided anew: its compute,
-    communication by kind and axis, and memory beside the chosen one's. Of a module it says
-    what recomputation and the field's ways to split it (`autopar presets`) would cost.
+    communication by kind and axis, and memory, beside those of the choice. For a module the
+    alternatives are its recomputation and each preset (`autopar presets`).
     """
     decided = load_plan(plan)
     if isinstance(decided, PipelinePlan):

@@ -37,7 +37,7 @@ def command(
     as_json: AS_JSON = False,
     sequence: SEQUENCE = None,
 ) -> None:
-    """The largest batch that a mesh can train, and what each batch that was tried takes.
+    """Find the largest batch that a mesh can train, and list the batches that were tried.
 
     The example inputs of a factory are resized.  Plans have no stages: a pipeline, or microbatches, may
     take more.

@@ -45,7 +45,7 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """Time against memory: plans at the corners of the convex hull, from the fastest to the smallest."""
+    """Print the plans at the corners of the time-memory hull, from the fastest to the smallest."""
     Options.of(optimizer=optimizer, precision=precision)
     if output and output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; name a folder.")

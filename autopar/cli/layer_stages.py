@@ -43,7 +43,7 @@ def command(
     ] = None,
     as_json: AS_JSON = False,
 ) -> None:
-    """Split a graph of layers into pipeline stages whose slowest is as fast as possible.
+    """Split a graph of layers into pipeline stages of least load.
 
     It prints the stages, the seconds per microbatch of a full pipeline, and a bound: no split is faster.
     """

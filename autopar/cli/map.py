@@ -50,10 +50,10 @@ def command(
     as_json: AS_JSON = False,
     sequence: SEQUENCE = None,
 ) -> None:
-    """How the best plan changes with batch and memory: a map of plans, each in words.
+    """Show how the best plan changes with batch and memory limit, as a table.
 
-    The example inputs of a factory are resized to each batch.  Of a page that exists, only what this
-    command wrote before is replaced.
+    The example inputs of a factory are resized to each batch.  If the page exists, the command replaces
+    only its own earlier output.
     """
     sizes, limits = _batches(batches), _memories(memories)
     Options.of(optimizer=optimizer, precision=precision)

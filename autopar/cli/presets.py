@@ -10,7 +10,7 @@ from autopar.request import presets
 
 
 def command(as_json: AS_JSON = False) -> None:
-    """List the presets and what each is."""
+    """List the presets with their descriptions."""
     if as_json:
         print_json({name: presets.describe(name) for name in presets.names()})
         return

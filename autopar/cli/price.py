@@ -76,7 +76,7 @@ def command(
     as_json: AS_JSON = False,
     sequence: SEQUENCE = None,
 ) -> None:
-    """What a configuration of another tool would take, beside what autopar would choose.
+    """Predict the step of another tool's configuration, beside autopar's own choice.
 
     The configuration becomes a plan, which is priced like those of `autopar plan`.
     """

@@ -89,13 +89,12 @@ def command(
 ) -> None:
     """Time a model's operators on this device, as one rank of the mesh runs them, and plan with that.
 
-    On a CPU as many processes as the mesh has ranks on a host are timed at once.  The times go to a
+    On a CPU it times as many processes at once as the mesh has ranks on a host.  The times go to a
     database (by default among autopar's cached files), which `plan --database` reads.
 
-    With --run nothing is timed by itself: the model trains some steps, in as many gloo processes as the
-    mesh has devices or under torchrun (`torchrun ... -m -- autopar profile ... --run`), and a step's
-    trace is set beside what the plan predicts, line by line; with --database the prediction is that of
-    its times.
+    With --run the model trains a few steps instead, in one gloo process per device of the mesh, or under
+    torchrun (`torchrun ... -m -- autopar profile ... --run`). The command compares the trace of a step
+    with the prediction, line by line. With --database the prediction uses these times.
     """
     pipeline = read_pipeline(stages, schedule, microbatches, cut) or ONE_STAGE
     options: dict[str, Any] = {"hardware": hardware, "preset": preset, "precision": precision,

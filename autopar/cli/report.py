@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Write one self-contained page: mesh, stages, sharding, timeline, memory, communication.
 
-    It needs no network and works from a plan alone; with the model it has the roofline and the emitted
-    source beside yours, and explains what --explain names.
+    It needs no network, and only the plan file. With --model it also shows the roofline, and your source
+    next to the emitted one, and explains the targets of --explain.
     """
     if explained and model is None:
         raise InputError("--explain solves for the model's plan again: pass --model as well.")

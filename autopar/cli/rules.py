@@ -40,7 +40,7 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """List the rules by which operators are split; of OP, explain each factor and prove it again."""
+    """List the sharding rules of operators; with OP, explain one rule and prove it again."""
     if operator is None and shapes is not None:
         raise InputError("--shapes applies to one operator: name it, as in `autopar rules linear`.")
     graph = _graph(model, batch, sequence) if model else None

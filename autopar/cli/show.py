@@ -65,7 +65,7 @@ def command(
 ) -> None:
     """Print a plan as tables: costs, parameters, communication, operators, conversions.
 
-    Repeated blocks are folded; what your constraints speak of is marked.
+    Repeated blocks are folded. Constrained tensors are marked.
     """
     if model is None and (batch is not None or sequence is not None):
         raise InputError("--batch and --sequence belong to a MODEL: pass it after the plan.")

@@ -45,9 +45,9 @@ def command(
     hardware: OWN_PROFILE = None,
     as_json: AS_JSON = False,
 ) -> None:
-    """Play a plan's step: who does what when, and memory over time; from its file alone.
+    """Simulate a plan's step: the timeline and the memory of each rank. It needs only the plan file.
 
-    With another bandwidth, other microbatches or a slow rank: what that would change.
+    Options change the bandwidth, the number of microbatches, or the speed of a rank.
     """
     writable(trace, reads=inputs(plan, hardware=hardware))
     decided = load_plan(plan)

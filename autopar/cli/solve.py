@@ -47,17 +47,20 @@ def command(
         float | None,
         typer.Option(
             min=0.0,
-            help="Search for so long, for large problems: better the longer; for a problem of the "
-            "contest: 60.",
+            help="Seconds to search, for large problems; default for the contest's problems: 60.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="With --seconds: of what is tried.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="With --seconds: random seed of the search.")
+    ] = 0,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="With --seconds: end after so many rounds, to repeat a run."),
+        typer.Option(
+            min=1, help="With --seconds: end after this number of rounds, to repeat a run."
+        ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=64, help="With --seconds: how many search at once.")
+        int, typer.Option(min=1, max=64, help="With --seconds: number of processes that search.")
     ] = 1,
     output: Annotated[
         Path | None,
@@ -69,7 +72,7 @@ def command(
 ) -> None:
     """Solve a problem that was written by hand or by `autopar plan --problem`.
 
-    Of a pipeline's layers it finds the stages whose slowest is fastest, as `autopar stages` does.
+    For a pipeline's layers it finds the stages of least load, as `autopar stages` does.
     """
     started = time.perf_counter()
     writable(output, reads=[problem])

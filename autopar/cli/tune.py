@@ -49,12 +49,12 @@ def command(
     ] = Path("tuned.toml"),
     record: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="File that keeps the measured steps, to go on from."),
+        typer.Option(dir_okay=False, help="File of measured steps; a later run continues from it."),
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Plans to run first.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps of each plan.")] = 5,
     seconds: Annotated[
-        float, typer.Option(min=0.0, help="Begin no further plan after so many seconds.")
+        float, typer.Option(min=0.0, help="Start no trial after this number of seconds.")
     ] = 600.0,
     hardware: HARDWARE = None,
     optimizer: OPTIMIZER = "AdamW",

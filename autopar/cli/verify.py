@@ -39,11 +39,12 @@ def command(
     batch: BATCH = None,
     sequence: SEQUENCE = None,
 ) -> None:
-    """Check a plan against its model: every figure and claim in it is computed again from nothing.
+    """Check a plan against its model: all figures are computed again.
 
-    Types, sizes, conversions, costs, memory and the bound, which means solving again; of a pipeline
-    also its cuts, its schedule and the step, simulated again.  Then `spmd_types` derives the types of
-    every emitted statement, by rules that share no code with autopar's; where it cannot, that is said.
+    The checks cover types, sizes, conversions, costs, memory and the bound, for which the solver runs
+    again. For a pipeline they also cover cuts, schedule and the simulated step, but not the bound of
+    the whole pipeline.  Then `spmd_types` derives the types of every emitted statement, by rules that
+    share no code with autopar's. The output lists the statements that it cannot check.
     """
     decided = load_plan(plan)
     profile = hardware_called(decided, hardware)  # a profile with other figures makes a check fail
