@@ -15,7 +15,7 @@ import pytest
 import autopar
 
 ROOT = Path(__file__).parent.parent
-FLOORS = (
+LAYERS = (
     {"errors"},
     {"utils"},
     {"ir", "pipeline.schedules", "solver"},
@@ -32,8 +32,8 @@ FLOORS = (
     {"render"},
     {"cli"},
 )
-"""Values at the bottom; a room imports from itself and from floors below."""
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+"""Values at the bottom; a package imports from itself and from layers below."""
+LAYER = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 NAMES_ONLY = {
     "torch.utils.checkpoint._NoopSaveInputs", "torch.Tensor.__matmul__", "torch.Tensor.__getitem__",
     "torch.utils._pytree",
@@ -72,8 +72,8 @@ def module_of(path: Path) -> str:
     return dotted.removesuffix(".__init__")
 
 
-def room_of(module: str) -> str:
-    """``cost`` for ``autopar.cost.prices``; the rooms of ``pipeline`` are told apart."""
+def package_of(module: str) -> str:
+    """``cost`` for ``autopar.cost.prices``; the packages of ``pipeline`` are told apart."""
     parts = module.split(".")[1:]
     return ".".join(parts[:2] if parts[0] == "pipeline" else parts[:1])
 
@@ -110,26 +110,28 @@ def test_no_modules_import_each_other() -> None:
 
 def test_imports_go_down() -> None:
     for module, other in imports().edges:
-        mine, theirs = room_of(module), room_of(other)
-        assert mine in FLOOR, f"{module} has no floor: add {mine!r} to FLOORS"
-        assert theirs == mine or FLOOR[theirs] < FLOOR[mine], f"{module} imports {other}"
+        mine, theirs = package_of(module), package_of(other)
+        assert mine in LAYER, f"{module} has no layer: add {mine!r} to LAYERS"
+        assert theirs == mine or LAYER[theirs] < LAYER[mine], f"{module} imports {other}"
 
 
-def test_rooms_have_the_lowest_floor_that_they_can() -> None:
-    """So FLOORS says how high the house is, and has no room that is gone."""
-    below: dict[str, set[str]] = {room: set() for room in FLOOR}
+def test_packages_have_the_lowest_layer_that_they_can() -> None:
+    """So LAYERS has as few layers as the imports allow, and no package that is gone."""
+    below: dict[str, set[str]] = {package: set() for package in LAYER}
     for module, other in imports().edges:
-        if room_of(module) != room_of(other):
-            below[room_of(module)].add(room_of(other))
-    for room, others in below.items():
-        lowest = 1 + max((FLOOR[other] for other in others), default=-1)
-        assert FLOOR[room] == lowest, f"{room} is on floor {FLOOR[room]}, and could be on {lowest}"
+        if package_of(module) != package_of(other):
+            below[package_of(module)].add(package_of(other))
+    for package, others in below.items():
+        lowest = 1 + max((LAYER[other] for other in others), default=-1)
+        assert LAYER[package] == lowest, (
+            f"{package} is in layer {LAYER[package]}, and could be in {lowest}"
+        )
 
 
 def test_runtime_imports_values_only() -> None:
     for module, other in imports().edges:
-        if room_of(module) == "runtime":
-            assert room_of(other) in RUNTIME_MAY_IMPORT, f"{module} imports {other}"
+        if package_of(module) == "runtime":
+            assert package_of(other) in RUNTIME_MAY_IMPORT, f"{module} imports {other}"
 
 
 def test_cost_models_are_a_leaf() -> None:
@@ -217,8 +219,8 @@ def test_files_that_comments_name_exist() -> None:
     assert not wrong, wrong
 
 
-def test_the_page_of_decisions_has_these_floors() -> None:
+def test_the_page_of_decisions_has_these_layers() -> None:
     page = (ROOT / "docs" / "design.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.MULTILINE)
-    table = {int(floor): set(re.findall(r"`([\w.]+)`", packages)) for floor, packages in rows}
-    assert table == dict(enumerate(FLOORS))
+    table = {int(layer): set(re.findall(r"`([\w.]+)`", packages)) for layer, packages in rows}
+    assert table == dict(enumerate(LAYERS))

@@ -21,14 +21,15 @@ HEAD = """# The model zoo
 
 Model classes of `transformers` that train, at most two of each model type, made from their default
 configuration with small sizes and three layers. Each is trained for three steps of SGD with momentum
-in float64 on two ranks and in one process. A row is in parity where losses, the last gradients and
-the weights differ by at most 1e-9 of the largest; in float32, where a kernel of the library's knows
-no float64, by 2e-5; or by less than four times what one process differs from itself where the samples
-come in the opposite order (*itself*), and at most 100 times that tolerance. In parentheses: the share
-of the forward's FLOPs and of the bytes of the weights at rest that the ranks divide; *divides
-nothing* stands where both are none, and proves nothing. *free* is the solver's plan where
-communication costs nothing, so that it splits all that it can. Each row has the commit at which it
-was measured.
+in float64 on two ranks and in one process. A row is in parity if losses, last gradients and weights
+differ by at most 1e-9 of the largest value. If a kernel has no float64, float32 is used, and the
+tolerance is 2e-5. A larger difference is accepted up to four times *itself*, and at most 100 times the
+tolerance. *Itself* is the difference of one process to itself when its samples come in reverse order.
+
+Parentheses give the shares of forward FLOPs and of stored weight bytes that are sharded. *Divides
+nothing* means that both are zero; such a row proves nothing. *free* is the solver's plan with the cost
+of communication set to zero, so that it shards as much as possible. Each row has the commit at which
+it was measured.
 
 """
 

@@ -19,12 +19,13 @@ WAYS = {
 HEAD = """\
 # Habits
 
-What people do with models in DDP and FSDP, and what a model from `autopar.parallelize` does: the same
-as in one process, or an error that says what to do. {count} programs stand behind this page; {equal}
-of them are recorded as equal. `tests/habits/registry` holds the programs and writes this page.
+This page lists what people do with models under DDP and FSDP. A model from `autopar.parallelize` gives
+the result of one process, or raises an error that says what to do. [Limits](limits.md) lists the
+exceptions. The page has {count} programs; {equal} of them equal one process both with and without
+stages. `tests/habits/registry` holds the programs and writes this page.
 
-`python benchmarks/habits.py` runs each program in one process and in every way of the table, and
-compares weights, buffers, gradients and what the program reads within 1e-9 in float64. Slow tests run a
+`python benchmarks/habits.py` runs each program in one process and in every way of the table. It
+compares weights, buffers, gradients and what the program reads, to 1e-9 in float64. `make slow` runs a
 third of them.
 
 {ran}
@@ -54,7 +55,7 @@ def page() -> str:
 def _ran() -> str:
     """What was run, when, and how it ended."""
     lines = [
-        "| way | ranks | as recorded: equal | refused | otherwise | commit | date |",
+        "| way | ranks | equal, as recorded | refused, as recorded | otherwise | commit | date |",
         "| --- " * 7 + "|",
     ]
     for name, row in json.loads(RUN.read_text()).items():
