@@ -6,7 +6,7 @@ OLDEST := .venv-oldest
 CODE := autopar cost_models tests examples docs
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test lint types slow oldest docs clean
+.PHONY: demo test lint types slow golden oldest docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ test: lint types
 
 slow: $(STAMP)
 	$(BIN)/pytest -q -m long
+
+# Writes the generated pages and all golden files anew: read the diff.
+golden: $(STAMP)
+	$(BIN)/pytest -q -m "not long" --update-golden $$(grep -rl golden tests --include='test_*.py')
 
 # The everyday tests with the oldest torch that is supported; several GB are downloaded.
 oldest:

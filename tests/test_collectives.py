@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -118,6 +119,55 @@ def test_a_collective(tmp_path: Path, pool: Pool) -> None:
     assert parity.preset_work("mlp", (2,), "megatron") == before, "nothing is left of it"
 
 
+WRONG = {
+    "every.sum(0) * 2": "entries that are off by up to",
+    "every[axis.rank]": "entries that are off by up to",
+    "every.sum(0) if axis.rank == 0 else every.sum(0) * 1.001": "off by up to|on another rank",
+    "every.sum(0)[:1]": r"shape \[1, \d+\], not \[",
+    "every.sum(0).float()": "torch.float32 on cpu, not torch.float64 on cpu",
+}
+"""What is returned in place of the sum, and what is said of it."""
+
+
+def refused_on_every_rank(files: dict[str, str], work: parity.Work) -> list[str]:
+    """Return what the first step with each file's collective raises on this rank."""
+    said = []
+    for file in files:
+        with added(file):
+            parallel = parity.parallel_of(work)
+            with pytest.raises(InputError) as error:
+                parallel(**parity.reference(work.name).inputs).backward()
+            said.append(str(error.value))
+    return said
+
+
+def test_a_wrong_collective_is_refused_in_the_first_step(tmp_path: Path, pool: Pool) -> None:
+    files = {}
+    for number, returned in enumerate(WRONG):
+        file = tmp_path / f"wrong{number}.py"
+        file.write_text(COLLECTIVE.replace("every.sum(0)", returned))
+        files[str(file)] = returned
+    with added(next(iter(files))):
+        work = parity.preset_work("mlp", (2,), "megatron")
+    for said in pool.run(2, refused_on_every_rank, files, work):
+        for message, expected in zip(said, WRONG.values(), strict=True):
+            assert re.search(expected, message), message
+            assert "The collective 'one_shot' converts P to I on axis 'x' of 2 ranks" in message
+
+
+def test_a_collective_that_is_wrong_in_the_backward_alone(tmp_path: Path, pool: Pool) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        COLLECTIVE.replace(
+            "return every.sum(0)", "return every.sum(0) * (2 if str(target) == 'I' else 1)"
+        ).replace("P -> R | I | N", "P -> R | I")
+    )
+    with added(file):
+        work = parity.preset_work("mlp", (2,), "megatron")
+    for (said,) in pool.run(2, refused_on_every_rank, {str(file): ""}, work):
+        assert "The collective 'one_shot' converts P to I" in said
+
+
 def test_a_collective_is_used_where_it_is_cheaper(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(COLLECTIVE)
     mesh = Mesh.of(2)
@@ -194,6 +244,21 @@ def test_collectives_that_cannot_be_added() -> None:
     assert "needs `sends` and `run`" in refused("mine", replace(right, run=None))
     strange = replace(right, sends=lambda nbytes, ranks: [("mine", nbytes)])
     assert "sends 'mine', which has no facts: give its `exchange`" in refused("mine", strange)
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [
+        lambda nbytes, ranks: [],
+        lambda nbytes, ranks: [("all_reduce", -nbytes)],
+        lambda nbytes, ranks: [("all_reduce", nbytes / 3)],
+        lambda nbytes, ranks: ("all_reduce", nbytes),
+        lambda nbytes: [("all_reduce", nbytes)],
+    ],
+)
+def test_collectives_that_cannot_be_priced(sends: Any) -> None:
+    said = refused("mine", Collective("P -> R", sends, lambda x, *_: x))
+    assert "cannot be priced: `sends` has to return a list of (exchange, bytes)" in said
 
 
 def test_every_collective_of_autopar_has_facts_and_runs() -> None:

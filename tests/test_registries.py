@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 import autopar
-from autopar.errors import InputError
+from autopar.errors import InputError, ScheduleError
 from autopar.ir.mesh import Mesh
 from autopar.ir.placement import I, R
 from autopar.pipeline.schedules import SCHEDULES, Schedule
@@ -21,7 +22,7 @@ from autopar.pipeline.schedules.gpipe import gpipe
 from autopar.pipeline.schedules.registry import Named
 from autopar.request import presets
 from autopar.solver.problem import Assignment, Factor, Limits, Problem, Variable
-from autopar.solver.registry import SOLVERS
+from autopar.solver.registry import SOLVERS, solve_with
 from autopar.utils.registry import Registry
 
 
@@ -59,6 +60,35 @@ def test_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.prediction == same.prediction
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "1f1b"}, "was asked for name mine and returned name 1f1b"),
+        ({"microbatches": 2}, "was asked for microbatches 4 and returned microbatches 2"),
+        ({"stages": 3}, "was asked for stages 2 and returned stages 3"),
+        ({"workers": ()}, "was asked for workers 2 and returned workers 0"),
+    ],
+)
+def test_a_schedule_that_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(SCHEDULES, "_known", dict(SCHEDULES))
+    SCHEDULES.add("mine", Named(lambda *sizes: replace(gpipe(*sizes), **{"name": "mine"} | change)))
+    with pytest.raises(ScheduleError, match=said):
+        autopar.plan(model(), 2, BATCH, pipeline=autopar.Pipeline(2, "mine", 4), **GIVEN)
+
+
+def test_what_is_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCHEDULES, "_known", dict(SCHEDULES))
+    with pytest.raises(InputError, match=r"'mine' has to be a `Named`, such as Named\(gpipe\)"):
+        SCHEDULES.add("mine", gpipe)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"'mine' needs a function \(workers, microbatches\)"):
+        SCHEDULES.add("mine", Named(3))  # type: ignore[arg-type]
+    SCHEDULES.add("mine", Named(lambda workers, microbatches: None))  # type: ignore[arg-type,return-value]
+    with pytest.raises(ScheduleError, match="of the schedule mine returns a NoneType, not a Sche"):
+        autopar.plan(model(), 2, BATCH, pipeline=autopar.Pipeline(2, "mine", 4), **GIVEN)
+
+
 def test_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SOLVERS, "_known", dict(SOLVERS))
 
@@ -69,7 +99,7 @@ def test_a_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     SOLVERS.add("first", first)
     variables = tuple(Variable(n, np.array([2.0, 1.0]), np.array([1.0, 1.0])) for n in "ab")
     problem = Problem(variables, (Factor((0, 1), np.array([[0.0, 9.0], [9.0, 0.0]])),))
-    found = {name: SOLVERS.named(name)(problem).seconds for name in SOLVERS}
+    found = {name: solve_with(name, problem).seconds for name in SOLVERS}
     assert found == {"elimination": 2.0, "ilp": 2.0, "brute-force": 2.0, "first": 4.0}
 
 
@@ -93,15 +123,29 @@ def test_a_preset(tmp_path: Path) -> None:
     assert all(p.stored.is_split == p.name.endswith("weight") for p in made.parameters)
 
 
+TABLES = '[data]\nstored."*" = "I"\n[tensor]\n'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("single = 3\n", "is incomplete: a preset has"),
-        ('single = "data"\n[data]\n', "is incomplete: a preset has"),
-        ('single = "data"\n[data]\nstored = 3\n[tensor]\n', "data.stored, which is not a table"),
+        ("single = 3\n" + TABLES, r'`single` has to be "data" or "tensor", .* not 3 \('),
+        (TABLES, r'`single` has to be "data" or "tensor", .* not None \('),
+        ('single = "data"\n[data]\n', r"it has no table \[tensor\]; .* one of context_parallel"),
+        ('single = "data"\n[data]\nstored = 3\n[tensor]\n', "data.stored is not a table of pat"),
+        ('single = "data"\n[data]\nstored."*" = 3\n[tensor]\n', "data.stored is not a table of"),
         (
-            'single = "data"\n[data]\nstored."*" = 3\n[tensor]\n',
-            "data.stored, which is not a table",
+            'single = "data"\nregathers = true\n' + TABLES,
+            "the key 'regathers' is unknown, known ar",
+        ),
+        ('single = "data"\nregather = "yes"\n' + TABLES, "`regather` has to be true or false, not"),
+        (
+            'single = "data"\n' + TABLES.replace("stored", "storde"),
+            r"the subject in \[data\] 'storde' is unknown, known are stored, leaf, used, tensor",
+        ),
+        (
+            'single = "data"\n' + TABLES.replace('"I"', '"S, els I"'),
+            r"""mine.toml, data.stored."\*": Cannot read the type 'S, els I'""",
         ),
         ("single = ", "is not a TOML file"),
     ],
@@ -121,7 +165,7 @@ def test_a_preset_of_others_tables(tmp_path: Path) -> None:
     assert mine == ours and presets.regathers(str(file)) is True
     file.write_text('single = "tensor"\ndata = "fsdq"\ntensor = "megatron"\n')
     with pytest.raises(
-        InputError, match=r"may stand the name of the preset that has it: one of context_parallel"
+        InputError, match=r"'fsdq' is not a table \[data\]; .* one of context_parallel"
     ):
         presets.load(str(file), mesh)
 

@@ -25,7 +25,7 @@ from autopar.render.text.loaded import loaded
 from autopar.request.options import nbytes
 from autopar.solver.problem import Assignment, Problem
 from autopar.solver.problem_text import from_json
-from autopar.solver.registry import SOLVERS
+from autopar.solver.registry import solve_with
 from autopar.utils.io import text_of
 
 
@@ -94,7 +94,7 @@ def command(
         return
     asked = from_json(text, str(problem))
     with working("solving"):
-        found = SOLVERS.named("ilp" if ilp else solver)(asked, _limit(memory))
+        found = solve_with("ilp" if ilp else solver, asked, _limit(memory))
     took_s = time.perf_counter() - started
     if output is not None:
         save_states(_content(asked, found, took_s)["states"], output)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from autopar.errors import InputError
 from autopar.ir.placement import Type, letter_of
 from autopar.utils.identifiers import FUNCTIONS, WORDS, is_identifier
 from autopar.utils.registry import Registry
@@ -27,10 +26,12 @@ class Collective:
     """One way to convert.
 
     converts    types before and after, as in ``S -> R | I | N``
-    sends       (nbytes, ranks) -> what each rank sends, as exchanges of `cost_models/exchanges.py` and
-                their bytes; `nbytes` are those of the larger local tensor.  None: nothing is sent
+    sends       (nbytes, ranks) -> the exchanges of `cost_models/exchanges.py` of which it consists,
+                each with the bytes of its larger tensor on one rank.  `nbytes` are those of the larger
+                local tensor of the conversion.  None: nothing is sent
     run         (x, axis, source, target) -> the converted tensor, by functions of
-                `autopar.runtime.kernels`.  None: autopar's own, in `autopar/runtime/convert.py`
+                `autopar.runtime.kernels`.  A shard `S` has its `dim` and the number `of` blocks in it.
+                None: autopar's own, in `autopar/runtime/convert.py`
     exchange    facts of an exchange that no other collective uses; `sends` calls it by the
                 collective's name
     copies      the local copy of one that sends nothing
@@ -56,14 +57,15 @@ class Collective:
 class Collectives(Registry[Collective]):
     """The collectives by the names that emitted code calls."""
 
+    def fault(self, name: str, value: Collective) -> str:
+        """Return why a collective cannot be planned with or emitted, or ""."""
+        return _fault(name, value)
+
     def add(self, name: str, value: Collective) -> Collective:
         """Add a collective, which plans use wherever it is cheaper than autopar's.
 
         Raises `InputError` if it cannot be planned with or emitted.
         """
-        fault = _fault(name, value)
-        if fault:
-            raise InputError(f"The collective {name!r} {fault}.")
         super().add(name, value)
         if value.exchange is not None:
             EXCHANGES[name] = value.exchange
@@ -89,6 +91,8 @@ _OWN = {
     "invariant": Collective("R -> I"),
 }
 COLLECTIVES = Collectives("collective", _OWN)
+_TRIED_NBYTES = 4096
+"""Bytes with which an added collective is tried."""
 _TAKEN = frozenset({*FUNCTIONS, *WORDS, *EXCHANGES} - _OWN.keys())
 OWN_OF = {pair: name for name, each in _OWN.items() for pair in each.pairs}
 """Autopar's collective for each conversion, by the letters of the types."""
@@ -121,6 +125,19 @@ def _fault(name: str, value: Collective) -> str:
         return f"converts {value.converts}, but conversions that send anything are {there}"
     if value.run is None or value.sends is None:
         return "needs `sends` and `run`"
+    return _fault_of_sent(name, value)
+
+
+def _fault_of_sent(name: str, value: Collective) -> str:
+    """Return what is wrong with the exchanges that it sends, or ""."""
+    form = "`sends` has to return a list of (exchange, bytes) for (bytes, ranks)"
+    try:
+        sent = list(value.sent(_TRIED_NBYTES, 2))
+        counts = {str(kind): nbytes for kind, nbytes in sent}
+    except (TypeError, ValueError) as error:
+        return f"cannot be priced: {form}, and fails: {error}"
+    if not sent or not all(isinstance(n, int) and n > 0 for n in counts.values()):
+        return f"cannot be priced: {form}, as positive whole numbers, not {sent}"
     facts = {*EXCHANGES, *([name] if value.exchange else [])}
-    strange = {kind for kind, _ in value.sends(1024, 2)} - facts
+    strange = counts.keys() - facts
     return f"sends {min(strange)!r}, which has no facts: give its `exchange`" if strange else ""

@@ -110,5 +110,5 @@ def _misfit(rule: Rule, node: Node, tensors: tuple[Tensor, ...]) -> RuleError:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
     return RuleError(
         f"{node.path}: the rule of {node.op}, {rule}, does not fit the shapes {shapes}. "
-        "Declare the operator's rule for these shapes, or report this model."
+        "Declare the operator's rule for these shapes: autopar.rule(...)."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import torch
 from autopar.errors import RuleError
 from autopar.ir.graph import Node, Ref, Tensor
 from autopar.ops.functions import name_of
+from autopar.ops.operators import callable_of
 from autopar.rules import _torch
 from autopar.rules.declare import Call, Declared, declaration, forget, instance, otherwise
 from autopar.rules.discover.find import benches
@@ -63,7 +65,9 @@ def rule(
     """
     name = _of_class(op, shapes) if isinstance(op, type) else _internal(op)
     op = op if isinstance(op, str) else name.replace(".", "::")
-    parse_rule(text)
+    parsed = parse_rule(text)
+    if _overloads(name):
+        _refuse_other_operands(op, name, len(parsed.inputs))
     if declaration(f"{name}.default" if name.count(".") < 2 else name) is not None:
         raise RuleError(f"{op} has a rule of autopar's own; `autopar rules {op}` shows it.")
     declared = Declared(text, tuple(map(frozenset, linear)), dict(sizes or {}), least=least)
@@ -173,6 +177,29 @@ def _internal(op: str) -> str:
             f"There is no operator {op!r} here: import the module that registers it before its rule."
         )
     return f"{namespace}.{rest}"
+
+
+def _refuse_other_operands(op: str, name: str, count: int) -> None:
+    """Raise `RuleError` unless some overload of the operator takes so many tensors."""
+    named = name.split(".")[2:] or _overloads(name)
+    ranges = [_tensors_of(".".join([*name.split(".")[:2], each])) for each in named]
+    if not any(least <= count <= most for least, most in ranges):
+        least, most = ranges[0]
+        takes = f"{least}" if least == most else f"{least} to {most:g}"
+        raise RuleError(
+            f"The rule of {op} has {count} operands; the operator takes {takes} tensors. Write a term "
+            "for each of them before '->'."
+        )
+
+
+def _tensors_of(op: str) -> tuple[int, float]:
+    """Return the least and the largest number of tensors that an overload takes."""
+    arguments = callable_of(op)._schema.arguments  # type: ignore[attr-defined]
+    kinds = [str(argument.type) for argument in arguments if not argument.is_out]
+    if any("List" in kind and "Tensor" in kind for kind in kinds):
+        return 0, math.inf
+    required = sum(kind == "Tensor" for kind in kinds)
+    return required, required + sum(kind == "Optional[Tensor]" for kind in kinds)
 
 
 def _overloads(name: str) -> tuple[str, ...]:

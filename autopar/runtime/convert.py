@@ -17,6 +17,7 @@ from autopar.errors import PlacementError
 from autopar.ir.collectives import COLLECTIVES, own
 from autopar.ir.placement import I, P, R, S, Type, dual
 from autopar.runtime import kernels
+from autopar.runtime.added_collectives import run_added
 from autopar.runtime.ahead import Ahead
 from autopar.runtime.async_loss import late_sum
 from autopar.runtime.axes import Axis
@@ -220,8 +221,10 @@ def step(x: torch.Tensor, axis: Axis, source: Type, target: Type, added: str = "
     """
     if isinstance(target, S) and not isinstance(source, S):
         _check_divides(x, target, axis.size)
-    run = COLLECTIVES[added].run if added else _RUN.get(own(source, target))
-    return x if run is None else run(x, axis, source, target)
+    run = _RUN.get(own(source, target))
+    if run is None:
+        return x
+    return run_added(added, x, axis, source, target, run) if added else run(x, axis, source, target)
 
 
 def _check_divides(x: torch.Tensor, shard: S, size: int) -> None:

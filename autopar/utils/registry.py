@@ -21,12 +21,19 @@ class Registry(Mapping[str, Value]):
     def add(self, name: str, value: Value) -> Value:
         """Add a value, or replace one that was added under the same name; return it.
 
-        Raises `InputError` if the name belongs to a built-in value.
+        Raises `InputError` if the name belongs to a built-in value, or if the value has a fault.
         """
         if name in self._own:
             raise InputError(f"autopar has a {self.kind} called {name!r}: choose another name.")
+        fault = self.fault(name, value)
+        if fault:
+            raise InputError(f"The {self.kind} {name!r} {fault}.")
         self._known[name] = value
         return value
+
+    def fault(self, name: str, value: Value) -> str:
+        """Return why a value cannot be added, or ""; a registry overrides it."""
+        return ""
 
     def named(self, name: str) -> Value:
         """Return the value; raise `InputError` with the known names if there is none."""

@@ -10,15 +10,15 @@ import pytest
 from autopar.ir.collectives import OWN_OF
 from autopar.ir.placement import letter_of
 from autopar.plans.plan import Plan
+from autopar.request import presets
 from tests import composite, models, parity
 from tests.daily import daily
 from tests.pool import Pool
 
 MESHES = ((2,), (4,), (2, 2))
-PRESETS = (
-    None, "ddp", "zero2", "fsdp", "hsdp", "megatron", "megatron_sp", "fsdp_megatron",
-    "zero2_megatron_sp", "zero2_megatron",
-)  # fmt: skip
+ELSEWHERE = ("context_parallel", "ring_attention", "ulysses", "experts")
+"""Presets whose names contain one of these have tests of their own (test_sequences, test_dispatch)."""
+PRESETS = (None, *(n for n in presets.names() if not any(each in n for each in ELSEWHERE)))
 EVERY_DAY = [
     pytest.param(n, marks=pytest.mark.slow) if n in ("bert", "cnn", "gpt2") else n
     for n in models.ALL

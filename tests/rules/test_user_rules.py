@@ -105,6 +105,25 @@ def test_what_cannot_be_declared(op: str, text: str, words: str) -> None:
 
 def test_a_rule_for_other_operands() -> None:
     graph, node = project()
-    autopar.rule(PROJECT, "b i -> b i")
-    with pytest.raises(RuleError, match="is for 1 operands and 1 outputs; this call has 2 and 1"):
+    autopar.rule(PROJECT, "b i, i o -> b o, b")
+    with pytest.raises(RuleError, match="is for 2 operands and 2 outputs; this call has 2 and 1"):
         rule_of(node, graph)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a b, b -> a b", "has 2 operands; the operator takes 1 tensors"),
+        ("-> a", "has 0 operands; the operator takes 1 tensors"),
+    ],
+)
+def test_a_rule_needs_a_term_for_each_tensor(text: str, said: str) -> None:
+    with pytest.raises(RuleError, match=said):
+        autopar.rule("autopar_tests::swiglu", text)
+
+
+def test_optional_tensors_and_lists_need_no_term() -> None:
+    for op, text in (("aten::renorm", "a b! -> a b!"), ("aten::histc", "a! -> b!")):
+        autopar.rule(op, text)
+    with pytest.raises(RuleError, match="has 4 operands; the operator takes 2 to 3 tensors"):
+        autopar.rule("aten::multi_margin_loss", "a, b, c, d -> a")

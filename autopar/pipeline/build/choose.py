@@ -100,7 +100,7 @@ def families(asked: Pipeline) -> tuple[Family, ...]:
     if asked.schedule not in FAMILIES:
         names = ", ".join([*FAMILIES, *([] if asked.cuts else SEVERAL)])
         raise InputError(
-            f"{argument('stages', 'auto')} chooses among the schedules {names}, not "
+            f"{argument('stages', 'auto')} takes the schedules {names}, not "
             f"{asked.schedule!r}. Pass one of them, or a number of stages: "
             f"{argument('stages', 2)}."
         )

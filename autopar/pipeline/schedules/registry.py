@@ -42,7 +42,19 @@ class Named:
     parts: Callable[[int], int] = lambda workers: 2 * workers
 
 
-SCHEDULES: Registry[Named] = Registry("schedule", {
+class Schedules(Registry[Named]):
+    """The schedules by name."""
+
+    def fault(self, name: str, value: Named) -> str:
+        """Return why a schedule cannot be added, or ""."""
+        if not isinstance(value, Named):
+            return f"has to be a `Named`, such as Named({getattr(value, '__name__', 'build')})"
+        if not callable(value.build):
+            return f"needs a function (workers, microbatches) -> Schedule, not {value.build!r}"
+        return ""
+
+
+SCHEDULES = Schedules("schedule", {
     "naive": Named(naive),
     "gpipe": Named(gpipe),
     "1f1b": Named(one_f_one_b),
@@ -63,7 +75,7 @@ def build(name: str, workers: int, microbatches: int, stages: int | None = None)
     """Return the schedule called `name`.
 
     Raises `InputError` if there is none of this name, and `ScheduleError` if it does not support these
-    sizes.
+    sizes, or if its function returns another schedule.
     """
     named = SCHEDULES.named(name)
     if workers < 1 or microbatches < 1:
@@ -71,11 +83,36 @@ def build(name: str, workers: int, microbatches: int, stages: int | None = None)
             f"{name} needs at least one worker and one microbatch, not {workers} and {microbatches}."
         )
     if named.per_worker is None:
-        return named.build(workers, microbatches, stages)
+        return made_as_asked(name, workers, microbatches, stages, stages)
     expected = named.per_worker * workers
     if stages not in (None, expected):
         raise ScheduleError(
             f"{name} has {expected} stages on {workers} workers, not {stages}; choose interleaved "
             f"for another number of stages per worker."
         )
-    return named.build(workers, microbatches)
+    return made_as_asked(name, workers, microbatches, expected)
+
+
+def made_as_asked(
+    name: str, workers: int, microbatches: int, stages: int | None, *further: int | None
+) -> Schedule:
+    """Call the function of a schedule; raise `ScheduleError` if it returns another one.
+
+    `further` are the arguments that some functions take after the number of microbatches.
+    """
+    made = SCHEDULES[name].build(workers, microbatches, *further)
+    if not isinstance(made, Schedule):
+        raise ScheduleError(
+            f"The function of the schedule {name} returns a {type(made).__name__}, not a Schedule."
+        )
+    asked = {"name": name, "workers": workers, "microbatches": microbatches}
+    found = {"name": made.name, "workers": len(made.workers), "microbatches": made.microbatches}
+    if stages is not None:
+        asked["stages"], found["stages"] = stages, made.stages
+    for what, expected in asked.items():
+        if found[what] != expected:
+            raise ScheduleError(
+                f"The function of the schedule {name} was asked for {what} {expected} and returned "
+                f"{what} {found[what]}: correct the function."
+            )
+    return made

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from autopar.pipeline.schedules.registry import SCHEDULES
+from autopar.pipeline.schedules.registry import made_as_asked
 from autopar.pipeline.schedules.schedule import Schedule
 
 
 def stream(name: str, workers: int, batches: int, microbatches: int) -> Schedule:
     """Return a stream that begins empty and ends drained; `microbatches` are those of one batch."""
-    return SCHEDULES[name].build(workers, batches * microbatches, microbatches)
+    return made_as_asked(name, workers, batches * microbatches, None, microbatches)
 
 
 def typical(name: str, workers: int, microbatches: int) -> Schedule:

@@ -2,7 +2,8 @@
 
 A file has the tables ``data`` and ``tensor``, or in place of a table the name of the preset that has it.
 On a mesh of several axes the last is the tensor axis and the others are data axes; on a mesh of one axis
-the preset's ``single`` determines its role.
+the preset's ``single`` determines its role.  ``regather`` says whether the backward all-gathers weights
+again; without it the solver decides.
 
 Names joined by ``+``, such as ``ddp+fsdp+megatron``, are one preset for each mesh axis, in the role that
 it has alone.
@@ -12,18 +13,21 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, get_args
 
 from autopar.errors import InputError
 from autopar.ir.mesh import Mesh
-from autopar.request.constraints import Constraint
+from autopar.request.constraints import Constraint, Subject
 from autopar.utils.io import text_of
 from autopar.utils.suggest import known as among
 
 ROLES, SUFFIX, BESIDE = ("data", "tensor"), ".toml", "+"
+KEYS = ("single", "regather", *ROLES)
 
 
 def names() -> tuple[str, ...]:
@@ -44,9 +48,19 @@ def load(name: str, mesh: Mesh) -> tuple[Constraint, ...]:
         role = content["single"] if alone else "tensor" if last else "data"
         for subject, rules in content[role].items():
             for pattern, text in rules.items():
-                made = Constraint.of(subject, pattern, text, axis)
+                with _placed(part, f'{role}.{subject}."{pattern}"'):
+                    made = Constraint.of(subject, pattern, text, axis)
                 constraints.append(replace(made, optional=True))
     return tuple(constraints)
+
+
+@contextmanager
+def _placed(name: str, place: str) -> Iterator[None]:
+    """Name the preset and the place in its file in errors."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"The preset {name}, {place}: {error}") from None
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -93,26 +107,44 @@ def _written(name: str) -> dict[str, Any]:
 
 
 def _check(content: dict[str, Any], name: str) -> None:
-    roles = {role: content.get(role) for role in ROLES}
-    if content.get("single") not in ROLES or not all(map(_is_role, roles.values())):
-        raise InputError(
-            f"The preset {name} is incomplete: a preset has the tables [data] and [tensor], and "
-            "the key single, which names the table for a mesh of one axis (docs/extending.md "
-            "shows one). In place of a table may stand the name of the preset that has it: one of "
-            f"{', '.join(_whole())}."
+    """Raise `InputError` unless the content of a file is that of a preset."""
+    faults = [*_unknown("key", content, KEYS)]
+    if content.get("single") not in ROLES:
+        faults.append(
+            f'`single` has to be "data" or "tensor", the table for a mesh of one axis, not '
+            f"{content.get('single')!r}"
         )
-    for role, subjects in roles.items():
-        for subject, rules in subjects.items() if isinstance(subjects, dict) else ():
-            if not isinstance(rules, dict) or not all(isinstance(t, str) for t in rules.values()):
-                raise InputError(
-                    f"The preset {name} has {role}.{subject}, which is not a table of patterns "
-                    "and their types, such as '*.weight' = \"S(0), else I\"."
-                )
+    if not isinstance(content.get("regather", True), bool):
+        faults.append(f"`regather` has to be true or false, not {content['regather']!r}")
+    faults += [fault for role in ROLES for fault in _faults_of(role, content.get(role))]
+    if faults:
+        raise InputError(f"The preset {name}: {'; '.join(faults)} (docs/extending.md shows one).")
 
 
-def _is_role(given: object) -> bool:
-    """Whether this is a role's table, or the name of a preset with a table for it."""
-    return isinstance(given, dict) or given in _whole()
+def _faults_of(role: str, given: object) -> Iterator[str]:
+    """Yield what is wrong with a role's table, or with the name of a preset in its place."""
+    if not isinstance(given, dict):
+        if given not in _whole():
+            said = "it has no table" if given is None else f"{given!r} is not a table"
+            yield (
+                f"{said} [{role}]; in place of the table may stand the name of the preset that has it, "
+                f"one of {', '.join(_whole())}"
+            )
+        return
+    yield from _unknown(f"subject in [{role}]", given, get_args(Subject))
+    for subject, rules in given.items():
+        if not isinstance(rules, dict) or not all(isinstance(t, str) for t in rules.values()):
+            yield (
+                f"{role}.{subject} is not a table of patterns and their types, such as "
+                "'*.weight' = \"S(0), else I\""
+            )
+
+
+def _unknown(what: str, given: Iterable[str], known: Sequence[str]) -> Iterator[str]:
+    """Yield what is said of each name that is not known."""
+    for name in given:
+        if name not in known:
+            yield f"the {what} {name!r} is unknown, known are {', '.join(known)}"
 
 
 @cache
