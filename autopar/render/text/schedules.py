@@ -1,7 +1,4 @@
-"""Draws and compares the named pipeline schedules, for the generated part of docs/schedules.md.
-
-``python -m autopar.render.text.schedules`` prints it.
-"""
+"""Draws and compares the named pipeline schedules, for the generated part of docs/schedules.md."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from autopar.pipeline.simulate import Costs, Simulated, StageCost, simulate
 from autopar.render.text.timeline import timeline
 
 WORKERS, MICROBATCHES = 4, 8
-BEGIN, END = "<!-- written by python -m autopar.render.text.schedules -->", "<!-- until here -->"
+BEGIN, END = "<!-- written by make golden -->", "<!-- until here -->"
 
 
 def equal_parts(schedule: Schedule) -> Simulated:
@@ -67,7 +64,3 @@ def page() -> str:
         text = drawn(name, microbatches=2 if name == "naive" else MICROBATCHES)
         parts.append(f"### {name}\n\n```text\n{text}```\n")
     return "\n".join(parts) + "\n" + END + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")
