@@ -172,7 +172,7 @@ def test_graphs_come_back_as_they_are() -> None:
     assert again == source.whole and again.digest == source.whole.digest
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_plan_is_the_same_by_any_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     hardware, mesh = slow_hosts(3e5, per_host=2), Mesh.of(2, 2)
     texts = []

@@ -20,7 +20,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    UnsupportedOperatorException,
 )
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx.experimental import proxy_tensor
@@ -50,7 +49,6 @@ DATA_DEPENDENT = (
     DynamicOutputShapeException,
     GuardOnDataDependentSymNode,
 )
-UNSUPPORTED = UnsupportedOperatorException
 REGISTERED = "torch._library.autograd"
 """The module of the `Function` classes that `register_autograd` creates."""
 COMMUNICATES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")

@@ -15,7 +15,7 @@ from autopar.cost.parameters import Storage, storages
 from autopar.cost.prices import Prices
 from autopar.cost.routes import Routes
 from autopar.emit import emit
-from autopar.ir.blocks import Recompute, blocks
+from autopar.ir.blocks import Recompute
 from autopar.ir.graph import ITEMSIZE, Graph, Node, Saved
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import rests
@@ -121,12 +121,6 @@ class ShardingProblem:
     priced: Priced
     once: Once
     """Prices shared by problems of the same graph and mesh."""
-
-    @property
-    def nothing_again(self) -> Mapping[str, Recompute]:
-        """The decisions of this problem under which no block is recomputed."""
-        asks = self.priced.candidates.recompute != ("none",)
-        return {block.path: "none" for block in blocks(self.graph)} if asks else {}
 
     def solve(self, nbytes: float | None = None) -> Assignment:
         """Return the best answer with at most so many bytes at each time, as the solver counts them."""

@@ -131,14 +131,6 @@ class Network:
                 total += count * np.stack(alike.content[1:], axis=1)
         return total
 
-    def allowing(self, variable: int, allowed: NDArray[np.bool_]) -> Network:
-        """The same network with one table more, which forbids the variable's other states."""
-        zeros = np.zeros(len(allowed))
-        arrays = np.where(allowed, 0.0, np.inf), *(zeros for _ in self.free[1:])
-        number = 1 + max(int(alike.numbers[-1]) for alike in self.alike)
-        table = TableGroup(arrays, np.array([number]), np.array([[variable]]))
-        return replace(self, alike=(*self.alike, table))
-
     def open(self) -> Network:
         """The network over the variables that have a choice; the others leave constants."""
         number = np.cumsum([size > 1 for size in self.sizes]) - 1

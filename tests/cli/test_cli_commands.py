@@ -506,7 +506,7 @@ def test_flags_of_stages_that_make_no_sense(tmp_path: Path) -> None:
     for more, said in [
         (("--stages", "two"), "Cannot read --stages 'two'"),
         (("--microbatches", "2"), "pass --stages auto"),
-        (("--stages", "auto", "--schedule", "chimera"), "chooses among the schedules"),
+        (("--stages", "auto", "--schedule", "chimera"), "takes the schedules"),
         (("--stages", "auto", "--microbatches", "3"), "cannot be cut into 3"),
         (("--stages", "auto", "--preset", "fsdp"), "has yet to choose"),
         (("--asynchronous",), "pass --stages auto"),

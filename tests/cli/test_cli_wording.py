@@ -47,7 +47,7 @@ PRINTED = {
         (("--stages", "1x1+2x2"), "--stages 1x1+2x2 takes 5 devices"),
         (("--stages", "3"), "pass their meshes, such as --stages 1+3."),
         (("--stages", "auto", "--preset", "fsdp"), "which --stages auto has yet to choose"),
-        (("--stages", "auto", "--schedule", "chimera"), "--stages auto chooses among the schedules"),
+        (("--stages", "auto", "--schedule", "chimera"), "--stages auto takes the schedules"),
         (("--stages", "2", "--cut", "a", "--cut", "b"), "or --schedule interleaved for several stages"),
         (("--stages", "2", "--asynchronous"), "--asynchronous permits schedules whose updates"),
         (("--precision", "float8"), "--precision float8 is unknown: pass float32, bfloat16, float16."),

@@ -73,22 +73,19 @@ def test_sums_of_several_backwards(pool: Pool, preset: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["ddp", "zero2"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "preset"), rotated(METHODS, ["ddp", "zero2"]))
 def test_each_backward_travels_once(pool: Pool, method: str, preset: str) -> None:
     pool.run(2, jobs.travels_once, method, preset)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["ddp", "zero2"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "preset"), rotated(METHODS, ["ddp", "zero2"]))
 def test_a_failed_backward_leaves_nothing(pool: Pool, method: str, preset: str) -> None:
     pool.run(2, jobs.fails, method, preset)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("preset", ["ddp", "zero2"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "preset"), rotated(METHODS, ["ddp", "zero2"]))
 def test_an_overflow_leaves_nothing(pool: Pool, method: str, preset: str) -> None:
     pool.run(2, jobs.overflows, method, preset)
 

@@ -196,7 +196,7 @@ def test_a_preset_needs_no_more_than_its_plan_says(
             ),
             *itertools.product(["heavy.shared"], ["fsdp", "hsdp"], ["selective", "full"]),
         ],
-        [("heavy.shared", "fsdp_megatron", "none")],
+        [],
     ),
 )
 def test_on_two_axes(pool: Pool, name: str, preset: str, recompute: Recompute) -> None:

@@ -35,7 +35,7 @@ def test_one_of_the_ways_has_uneven_shards(pool: Pool) -> None:
     assert all(pool.run(2, jobs.uneven, *UNEVEN[1:]))
 
 
-@pytest.mark.parametrize(("name", "size", "mesh", "options"), rotated(SEPARATE, STAGES))
+@pytest.mark.parametrize(("name", "size", "mesh", "options"), rotated(SEPARATE, STAGES, part=2))
 def test_steps_of_stages_are_those_of_one_process(
     pool: Pool, name: str, size: int, mesh: Any, options: dict[str, Any]
 ) -> None:

@@ -37,7 +37,7 @@ def test_chosen_interleaved_stages_of_two_ranks_are_equal(pool: Pool) -> None:
     pool.run(4, check_lines, [line])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_stage_that_accumulates(pool: Pool) -> None:
     """Within one host with a fast link, microbatches are asked for."""
     line = Line("gpt2", (2,), "auto", "gpipe", 4, hardware=slow_hosts(1e12, 0.0))

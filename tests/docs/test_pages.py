@@ -18,8 +18,10 @@ LONG = [
 ]
 """All of the others runs in `test_everyday`."""
 STARTED = ("README.md", "docs/profile.md")
-TEACHING = ("docs/cookbook.md", "docs/guide.md", "docs/limits.md", "docs/profile.md")
-"""Pages with most code behind the README and the tutorial; they run in the slow set alone."""
+TEACHING = tuple(
+    f"docs/{name}.md" for name in ("cookbook", "guide", "limits", "profile", "tutorial")
+)
+"""Pages with most code behind the README; they run in the slow set alone."""
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ def steps(pool: Pool, between: str, size: int, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("between", "preset"), rotated(WITH_FUNCTIONS, ["ddp", "fsdp", "megatron"])
+    ("between", "preset"), rotated(WITH_FUNCTIONS, ["ddp", "fsdp", "megatron"], part=2)
 )
 def test_two_ranks(pool: Pool, between: str, preset: str) -> None:
     steps(pool, between, 2, fused=True, preset=preset)

@@ -9,6 +9,7 @@ import torch
 
 from autopar.api import compile_model
 from autopar.plans.plan import Plan
+from tests.daily import rotated
 from tests.habits import batch_jobs as jobs
 from tests.pool import Pool
 
@@ -35,8 +36,10 @@ def test_names_of_modules(name: str) -> None:
     assert Plan.from_json(made.plan.to_json()).digest == made.plan.digest
 
 
-@pytest.mark.parametrize("preset", ["ddp", "fsdp"])
-@pytest.mark.parametrize("name", ["en-de", '"""', "plan", "put", "__x", "a\nb"])
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    rotated(["en-de", '"""', "plan", "put", "__x", "a\nb"], ["ddp", "fsdp"], part=2),
+)
 def test_models_with_such_names_train(pool: Pool, name: str, preset: str) -> None:
     assert max(pool.run(2, jobs.named, name, preset)) < 1e-9
 

@@ -41,7 +41,7 @@ def test_what_fits_is_planned_as_ever(free: Plan) -> None:
     assert free.estimate.memory_nbytes < load("h100").device.memory_bytes
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_does_not_fit_is_made_to(free: Plan) -> None:
     own = 0.6 * free.estimate.memory_nbytes
     small = planned(with_memory(own))

@@ -122,6 +122,7 @@ def test_what_is_told_leads_to_the_fastest_plan(planner: AskPlanner) -> None:
     assert Tuned.from_json(found.to_json()) == found
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_and_not_tried_again(planner: AskPlanner) -> None:
     tried: list[str] = []
 

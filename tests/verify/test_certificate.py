@@ -435,7 +435,7 @@ def test_the_memory_limit(limited: Made) -> None:
     assert not limited.after(both)["bound"].ok
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_recomputation_is_checked_like_every_decision() -> None:
     made = compiled("gpt2", "ddp", 0.92)
     assert made.plan.recompute and made.plan.asked.recompute == MODES

@@ -17,9 +17,6 @@ from autopar.solver.anytime.search import Search
 from autopar.solver.anytime.tables import Index, Tables
 from autopar.solver.anytime.timed_problem import Array
 
-Task = tuple[Array, Index | None, int]
-"""Prices, the best assignment if there is one, and how many moves to make."""
-
 
 class Helpers:
     """Processes that share the tables of one problem; none, where `count` is zero."""

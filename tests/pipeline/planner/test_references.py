@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from autopar.errors import InfeasibleError
-from autopar.pipeline.planner.equal import least_equal_load
 from autopar.pipeline.planner.evaluate import Split, max_load
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
 from autopar.pipeline.planner.read_piper import read_piper
 from autopar.pipeline.planner.throughput import ThroughputPlan, least_load
 from autopar.pipeline.planner.workload import Workload
+from tests.pipeline.planner.equal import least_equal_load
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 AUTHORS = json.loads((BENCHMARKS / "layer_graphs_reference.json").read_text())["dnn_partitioning"]

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from autopar.errors import InfeasibleError, PlanError
 from autopar.pipeline.planner import in_flight_plan
 from autopar.pipeline.planner.downsets import groups_of
-from autopar.pipeline.planner.equal import least_equal_load
 from autopar.pipeline.planner.evaluate import Split, max_load
 from autopar.pipeline.planner.in_flight_plan import least_load_in_flight
 from autopar.pipeline.planner.read_dnn_partitioning import read_dnn_partitioning
@@ -23,6 +22,7 @@ from autopar.pipeline.planner.read_piper import read_piper
 from autopar.pipeline.planner.throughput import least_load
 from autopar.pipeline.planner.workload import Layer, Option, Pool, Tensor, Workload
 from autopar.pipeline.planner.workload_text import from_json, to_json, to_text
+from tests.pipeline.planner.equal import least_equal_load
 
 
 def random_workload(seed: int) -> Workload:
