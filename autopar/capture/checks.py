@@ -51,17 +51,29 @@ def _wanted(code: CodeType) -> dict[int, bool]:
     if INSTALLED & set(Path(code.co_filename).parts):
         raises |= _raising(code, steps)
     found: dict[int, bool] = {}
-    for before, step, after in zip([None, *steps], steps, [*steps[1:], None], strict=False):
-        jumps = "JUMP" in step.opname and step.opname.endswith(("IF_TRUE", "IF_FALSE"))
-        if not jumps or after is None:
+    for at, step in enumerate(steps[:-1]):
+        if not ("JUMP" in step.opname and step.opname.endswith(("IF_TRUE", "IF_FALSE"))):
             continue
         if_true = step.opname.endswith("IF_TRUE")
-        jumped, fell = step.argval in raises, after.offset in raises
+        jumped, fell = step.argval in raises, steps[at + 1].offset in raises
         if jumped != fell:
-            found[step.offset] = if_true if fell else not if_true
-            if before is not None and before.opname in ("CALL", "CALL_FUNCTION_EX", "TO_BOOL"):
-                found[before.offset] = found[step.offset]
+            wanted = if_true if fell else not if_true
+            found |= dict.fromkeys((step.offset, *_asking(steps[:at])), wanted)
     return found
+
+
+def _asking(steps: list[dis.Instruction]) -> Iterator[int]:
+    """Yield the offsets before a jump at which the truth value may be asked for instead.
+
+    That is a call that returns it, from Python 3.13 on also a conversion or a comparison to a truth
+    value.
+    """
+    for step in reversed(steps):
+        if step.opname not in ("CALL", "CALL_FUNCTION_EX", "COMPARE_OP", "TO_BOOL"):
+            return
+        yield step.offset
+        if step.opname != "TO_BOOL":
+            return
 
 
 def _raising(code: CodeType, steps: list[dis.Instruction]) -> set[int]:

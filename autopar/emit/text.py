@@ -9,13 +9,20 @@ def comment(text: str) -> str:
 
 
 def docstring(text: str) -> str:
-    """Return text for a docstring in triple double quotes."""
-    return comment(text.replace("\\", "\\\\").replace('"', '\\"'))
+    """Return text for a docstring in triple double quotes, whose value shows the escapes.
+
+    Python from 3.13 on does not compile a docstring with an unpaired surrogate in its value.
+    """
+    return _quoted(comment(text))
 
 
 def literal(text: str) -> str:
     """Return the Python literal of this string, in double quotes."""
-    return f'"{docstring(text)}"'
+    return f'"{comment(_quoted(text))}"'
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _escaped(character: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 
 from autopar.errors import AutoparError, InputError
+from autopar.utils.forks import threads_allowed
 
 SWITCH = "AUTOPAR_PROCESSES"
 MOST = 8
@@ -46,7 +47,8 @@ class Aside(Generic[R]):
             context = multiprocessing.get_context("fork")
             self._answers, theirs = context.Pipe(duplex=False)
             self._helper = context.Process(target=_help, args=(call, theirs), daemon=True)
-            self._helper.start()
+            with threads_allowed():
+                self._helper.start()
             theirs.close()  # so that the death of the process closes the pipe
             Aside.helping += 1
 

@@ -108,7 +108,7 @@ class Database:
             mode = "rwc" if create else reads
             where = f"file:{quote(os.fsencode(self.path.absolute()))}?mode={mode}"
             with closing(
-                sqlite3.connect(where, PATIENCE_S, isolation_level=None, uri=True)
+                sqlite3.connect(where, timeout=PATIENCE_S, isolation_level=None, uri=True)
             ) as connection:
                 connection.execute("pragma trusted_schema = off")
                 connection.execute("pragma cell_size_check = on")

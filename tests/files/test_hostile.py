@@ -9,6 +9,7 @@ import random
 import sqlite3
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -335,7 +336,7 @@ def test_what_is_no_file(name: str, tmp_path: Path) -> None:
 
 def test_databases_run_nothing(tmp_path: Path) -> None:
     path = tmp_path / "times.sqlite"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.executescript(
             "create table timed (a); create view setting as select load_extension('x') as id;"
             "pragma application_id = 1098216528; pragma user_version = 2;"

@@ -16,6 +16,7 @@ from autopar.errors import AutoparError
 from autopar.solver.anytime.search import Search
 from autopar.solver.anytime.tables import Index, Tables
 from autopar.solver.anytime.timed_problem import Array
+from autopar.utils.forks import threads_allowed
 
 
 class Helpers:
@@ -30,7 +31,8 @@ class Helpers:
             mine, theirs = context.Pipe()
             args = (theirs, tables, seed + 1 + number, [*self._pipes, mine])
             process = context.Process(target=_serve, args=args, daemon=True)
-            process.start()
+            with threads_allowed():
+                process.start()
             theirs.close()
             self._pipes.append(mine)
             self._processes.append(process)
