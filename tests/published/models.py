@@ -12,10 +12,10 @@ from torch import nn
 
 import autopar
 from autopar.capture.saved import saved
+from autopar.cost.work import StepFlops, step_flops
 from autopar.ir.graph import Graph
 from autopar.plans.plan import Plan
 from autopar.sharding.sharding_problem import Compilation
-from autopar.cost.work import StepFlops, step_flops
 
 WHOLE = {"x": "I"}
 """What enters and leaves a block: the same on all ranks (Shoeybi et al. 2019, figure 3)."""
