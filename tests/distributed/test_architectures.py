@@ -15,7 +15,7 @@ EVERY_DAY = ["mixtral"]
 """A second result that nobody reads; results of every layer, read later."""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     daily([name for name in ARCHITECTURES if name not in REFUSED], EVERY_DAY, part=2),

@@ -102,6 +102,7 @@ def test_memory(pool: Pool, name: str) -> None:
     assert mean(each.most - each.rest for each in found) == pytest.approx(moving, rel=0.1)
 
 
+@pytest.mark.slow
 def test_plans_are_certified() -> None:
     """Decisions that split a pair of factors are candidates, and all figures follow from them."""
     model, inputs, _ = MIXTURES["mixtral"]()

@@ -55,28 +55,25 @@ ENDS = (
     "slow_between", "holding_the_lock", "slow_plan", "in_thread", "in_fork", "loader",
     "forked_child_ends", "stopped_shortly",
 )  # fmt: skip
-THOROUGH = {("fsdp", "exit_0", 0)}
-"""One that ends soon."""
-SLOW = {
+ALWAYS = (
+    ("fsdp", "exit_0", 0),
     ("ddp", "evaluate_alone", 1),
     ("ddp", "plain", 1),
     ("ddp", "kill", 1),
     ("nothing", "stop", 1),
     ("ddp", "later", 1),
-}
+)
 PRESETS = ("ddp", "fsdp", "stages")
 
 
 def cases(hows: Iterable[str], presets: tuple[str, ...]) -> list[object]:
     """Every third kind on one rank, the presets in turn; `benchmarks/faults.py` has the product."""
-    found = []
+    found: list[object] = []
     for number, how in enumerate(hows):
         turn = number // 3
         case = (presets[turn % len(presets)], how, turn % 2)
-        extra = [c for c in (*THOROUGH, *SLOW) if c[1] == how]
-        for each in dict.fromkeys((*extra, case) if number % 3 == 1 else extra):
-            mark = pytest.mark.thorough if each in THOROUGH else pytest.mark.slow
-            found.append(pytest.param(*each, marks=mark))
+        extra = [c for c in ALWAYS if c[1] == how]
+        found += dict.fromkeys((*extra, case) if number % 3 == 1 else extra)
     return found
 
 
@@ -84,7 +81,7 @@ def ended(preset: str, how: str, failing: int) -> list[Ended]:
     return run(SCRIPT, [preset, how, str(failing)], 2, **LIMITS)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "how", "failing"), cases(WORDS, (*PRESETS, "nothing")))
 def test_the_other_says_why(preset: str, how: str, failing: int) -> None:
     found = ended(preset, how, failing)
@@ -94,6 +91,7 @@ def test_the_other_says_why(preset: str, how: str, failing: int) -> None:
     assert other.seconds < LIMIT_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "how", "failing"), cases(ALONE, PRESETS))
 def test_one_that_calls_alone(preset: str, how: str, failing: int) -> None:
     found = ended(preset, how, failing)
@@ -101,6 +99,7 @@ def test_one_that_calls_alone(preset: str, how: str, failing: int) -> None:
     assert all(ALONE[how] in each.error for each in found), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "how", "failing"), cases(ENDS, (*PRESETS, "nothing")))
 def test_an_end_is_no_error(preset: str, how: str, failing: int) -> None:
     found = ended(preset, how, failing)

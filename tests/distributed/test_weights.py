@@ -125,7 +125,7 @@ def test_initialisers_that_cannot_be_run(pool: Pool, tmp_path: Path) -> None:
     pool.run(2, jobs.adapters_on_loaded, (2,), str(path))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads Linux's peak memory")
 @pytest.mark.parametrize("reads", daily([False, True], [False]))
 def test_no_process_holds_the_whole_model(pool: Pool, tmp_path: Path, reads: bool) -> None:

@@ -115,7 +115,7 @@ def killed_at_calls(folder: Path, all_of_them: bool) -> None:
         assert len(list(path.iterdir())) == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_save_killed_at_some_calls_leaves_a_whole_one(tmp_path: Path) -> None:
     killed_at_calls(tmp_path, all_of_them=False)
 

@@ -28,6 +28,7 @@ def test_changes_are_followed(pool: Pool, part: int, how: str) -> None:
     pool.run(2, held_jobs.follows, CHANGES[part::PARTS], LAYOUTS[how])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", daily(["fsdp", "stages"], ["fsdp"]))
 def test_functions_of_classes_are_followed(pool: Pool, how: str) -> None:
     pool.run(2, held_jobs.patched, LAYOUTS[how])

@@ -19,7 +19,7 @@ from tests.pool import Pool, WorkerError
 
 BENCHMARK = Path(__file__).parent.parent.parent / "benchmarks" / "training_programs"
 
-EVERYDAY, LONG, ACTIONS = 60, 100, 8
+EVERYDAY, LONG, ACTIONS = 30, 100, 8
 """Programs, and how many actions each has; `benchmarks/training_programs` runs ten thousand."""
 ONE_EACH = {
     layout: [models[turn % len(models)]] for turn, (layout, models) in enumerate(ALL.items())

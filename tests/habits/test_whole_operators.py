@@ -12,7 +12,7 @@ from tests.pool import Pool
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), rotated(jobs.OPERATIONS, [(way,) for way in jobs.WAYS], part=2)
+    ("name", "options"), rotated(jobs.OPERATIONS, [(way,) for way in jobs.WAYS], part=3)
 )
 def test_operators_are_those_of_one_process(pool: Pool, name: str, options: Any) -> None:
     pool.run(2, jobs.equal, name, options)

@@ -36,7 +36,7 @@ SOUND = (
 """(what a mutant prints as, why it is right): our rule offers less than it could."""
 
 
-pytestmark = pytest.mark.timeout(400)  # one fixture judges all mutants, in 80 s of CPU
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one fixture judges all mutants
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,6 @@ def judged() -> list[Judged]:
     return [_excused(item) for example in EXAMPLES for item in judge(example)]
 
 
-@pytest.mark.thorough
 def test_wrong_rules_are_caught(judged: list[Judged]) -> None:
     """Nearly every mutant, and each miss has its reason."""
     share, text = report(judged)
@@ -55,7 +54,6 @@ def test_wrong_rules_are_caught(judged: list[Judged]) -> None:
     assert not missed, "\n".join(["without a reason:", *missed, text])
 
 
-@pytest.mark.thorough
 def test_every_reason_is_needed(judged: list[Judged]) -> None:
     """No excuse outlives its mutant."""
     sound = [str(item) for item in judged if item.verdict == "sound"]
@@ -63,14 +61,12 @@ def test_every_reason_is_needed(judged: list[Judged]) -> None:
         assert any(re.search(pattern, text) for text in sound), reason
 
 
-@pytest.mark.thorough
 def test_every_whole_factor_matters(judged: list[Judged]) -> None:
     """The sizes of the examples let every `!` be violated."""
     idle = [j for j in judged if j.mutant.what == "! dropped" and j.verdict == "equal"]
     assert not idle, "\n".join(map(str, idle))
 
 
-@pytest.mark.thorough
 def test_a_miss_is_counted(judged: list[Judged]) -> None:
     """The report can fail: with every wrong mutant called missed, the share is zero."""
     blind = [replace(j, verdict="missed") if j.verdict == "caught" else j for j in judged]

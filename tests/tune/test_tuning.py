@@ -319,7 +319,7 @@ def test_other_records_are_refused(
         Record.load(path, SETTING)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_command_tunes(tmp_path: Path) -> None:
     """On two processes: a plan and a profile that lead to each other, and steps that were measured."""
