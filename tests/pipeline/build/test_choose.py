@@ -163,7 +163,7 @@ def test_wishes_are_heard(slow: Chosen) -> None:
     assert set(made.plan.cuts) <= set(cuts)
     with pytest.raises(InputError, match="3 equal microbatches"):
         chosen(hosts(), Pipeline(microbatches=3))
-    with pytest.raises(InputError, match=r"chooses among.*zb-v"):
+    with pytest.raises(InputError, match=r"takes the schedules.*zb-v"):
         chosen(hosts(), Pipeline("auto", "chimera"))
     with pytest.raises(InputError, match="zb-h2, not 'zb-v'"):
         chosen(hosts(), Pipeline("auto", "zb-v", cuts=cuts))
