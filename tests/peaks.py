@@ -77,11 +77,17 @@ def peaks(work: parity.Work, keeps_gradients: bool = True) -> Peaks:
     `keeps_gradients`: they are set to zero between steps, not dropped.  The least of several steps
     counts: gloo's threads may still hold a message when somebody who waited for it goes on.
     """
-    parallel = parity.parallel_of(work)
-    inputs = parity.reference(work.name).inputs
+    case = parity.reference(work.name)
+    return peaks_of(parity.parallel_of(work), case.inputs, case.rate, keeps_gradients)
+
+
+def peaks_of(
+    parallel: Parallel, inputs: Mapping[str, Any], rate: float, keeps_gradients: bool = True
+) -> Peaks:
+    """Of a parallel model, as `peaks`."""
     given = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
     buffers = list(parallel.buffers())
-    optimizer = parity.sgd(parallel, parity.reference(work.name).rate)
+    optimizer = parity.sgd(parallel, rate)
     gc.collect()
     gc.disable()
     try:

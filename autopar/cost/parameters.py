@@ -304,7 +304,8 @@ def storage_nbytes(
     # Includes the padding of the last rank.
     stored = int(prices.at_rest(local_nbytes(tensor, storage.stored, mesh), tensor))
     leaf = local_nbytes(tensor, storage.leaf, mesh)
-    gathered = leaf if leaf != stored or tensor.pads else 0
+    is_cast = prices.at_rest(1.0, tensor) > 1.0
+    gathered = leaf if leaf != stored or is_cast or tensor.pads else 0
     if not tensor.differentiable:
         return StorageBytes(stored + gathered, 0, 0)
     older = (prices.versions - 1) * leaf

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from autopar.ir.graph import SAVES_NOTHING, Node
+from autopar.ir.graph import ITEMSIZE, SAVES_NOTHING, Node
 from autopar.ir.result_layout import leaving
 from autopar.memory.filling import Filling, GradientBucket
 from autopar.memory.gathered import Gathered
@@ -22,6 +22,7 @@ from autopar.memory.messages import Carried, made_by
 from autopar.memory.recompute_set import Form
 from autopar.memory.rerun import Rerun, reruns
 from autopar.memory.shards import local_nbytes
+from autopar.plans.decisions import reduction_dtype
 
 
 @dataclass(frozen=True)
@@ -229,11 +230,19 @@ class _Walk:
         for form in forms:
             arrived = self._gradients.take(form)
             if arrived is not None:
-                there = self._held + self._gradients.nbytes
+                there = self._held + self._gradients.nbytes + self._widened_nbytes(form)
                 level = max(level, there + self._filled(partial(self._filling.arrive, form)))
                 self._gradients.drop(arrived)
                 self._settled += self._awaited.get(form, 0)
         return level
+
+    def _widened_nbytes(self, form: Form) -> int:
+        """Return the bytes of a parameter's gradient in the dtype at rest, if autograd casts it."""
+        wide = reduction_dtype(form[0], self._graph, self._keeps.precision)
+        itemsize = self._graph.tensors[form[0]].itemsize
+        if wide is None or ITEMSIZE[wide] == itemsize:
+            return 0
+        return self._gradient_nbytes(form) * ITEMSIZE[wide] // itemsize
 
     def _filled(self, fill: Callable[[], int]) -> int:
         """Fill buckets; return by how much the bytes in use rise meanwhile."""

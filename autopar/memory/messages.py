@@ -3,8 +3,9 @@
 A gather or scatter along the leading dim works directly on the tensors; along other dims it needs one
 buffer.  An all-to-all sends from a buffer unless its result is split along the leading dim, and receives
 into one unless its operand is.  The gradients of a block are copied into one message, unless it is
-larger than a bucket.  Tensors that are not in row-major order are copied before they are sent.  An added
-collective needs a buffer of the largest message that it sends.
+larger than a bucket.  Gradients that are reduced in another dtype are cast before they are copied, and
+their sums are cast back.  Tensors that are not in row-major order are copied before they are sent.  An
+added collective needs a buffer of the largest message that it sends.
 """
 
 from __future__ import annotations
@@ -84,15 +85,28 @@ class _Messages:
         """Return it as autopar's collectives perform it."""
         first = conversions[0]
         if not is_gather(first.source[first.axis], first.target[first.axis]):
-            return Carried(conversions, *self._of_other(first))
+            forward, backward = self._of_other(first)
+            return Carried(conversions, forward, backward + self._cast_nbytes(conversions, 0))
         turned = sum(self._nbytes(c, c.source) for c in conversions if self._is_turned(c))
         apart = sum(self._nbytes(c, c.target) for c in conversions if not self._leads(c))
         reduced = [c for c in conversions if c.target[c.axis] is R]
         copied = sum_of = sum(map(self._reduced_nbytes, reduced))
         if len(reduced) == 1 or copied > NBYTES:
             copied = sum(self._reduced_nbytes(c) for c in reduced if not self._is_ready(c))
-        is_plain = all(self._reduction(c) is None for c in reduced)
-        return Carried(conversions, max(turned, apart), copied, sum_of * is_plain)
+        if all(self._reduction(c) is None for c in reduced):
+            return Carried(conversions, max(turned, apart), copied, sum_of)
+        if len(reduced) == 1 or sum_of > NBYTES:
+            copied = sum(self._reduced_nbytes(c) for c in reduced if not self._leads(c))
+        return Carried(conversions, max(turned, apart), self._cast_nbytes(conversions, copied))
+
+    def _cast_nbytes(self, conversions: tuple[Conversion, ...], message: int) -> int:
+        """Return the bytes that reductions in another dtype need: the gradients in it, with a message
+        and the sums, or with the sums in both dtypes (those in the tensor's own count elsewhere)."""
+        cast = [c for c in conversions if c.target[c.axis] is R and self._reduction(c) is not None]
+        given = sum(map(self._reduced_nbytes, cast))
+        sums = sum(self._wide(c, c.source) for c in cast)
+        own = sum(self._nbytes(c, c.source) for c in cast)
+        return given + max(message + sums - own, sums)
 
     def _is_turned(self, c: Conversion) -> bool:
         return (c.tensor, c.source) in self.keeps.turned
@@ -146,9 +160,13 @@ class _Messages:
 
     def _reduced_nbytes(self, c: Conversion) -> int:
         """Return the bytes of the gathered form's gradient in the dtype of its reduction."""
+        return self._wide(c, c.target)
+
+    def _wide(self, c: Conversion, form: Sharding) -> int:
+        """Return the bytes of a form in the dtype of the gradient's reduction."""
         reduction, tensor = self._reduction(c), self.keeps.graph.tensors[c.tensor]
         wide = tensor.itemsize if reduction is None else ITEMSIZE[reduction]
-        return self._nbytes(c, c.target) // tensor.itemsize * wide
+        return self._nbytes(c, form) // tensor.itemsize * wide
 
     def _reduction(self, c: Conversion) -> str | None:
         return reduction_dtype(c.tensor, self.keeps.graph, self.keeps.precision)

@@ -245,6 +245,10 @@ class Bucket:
     @torch.no_grad()
     def gather(self) -> None:
         """Fill the leaves from the shards at rest."""
+        if not self.scatters and all(entry.is_plain for entry in self._entries):
+            for slot in self.slots:  # only the dtype differs: no copies of all of them at once
+                slot.fill(slot.local)
+            return
         stored = [slot.local.to(slot.leaf_dtype) for slot in self.slots]
         parts = enter(self._entries, stored, self.axes)
         hops = [hop for hop in self.hops if hop.gathers]
