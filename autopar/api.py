@@ -100,7 +100,8 @@ def parallelize(
     - `loss`: called as ``loss(output, **targets)``.
     - `optimizer`: the optimizer that you will use, which sets the memory of its state and the time of
       its step: a class, its name, or ``functools.partial(torch.optim.AdamW, fused=True)``.
-    - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, or a ``torch.autocast``.
+    - `precision`: None (as the model is), ``"bfloat16"``, ``"float16"``, a ``torch.autocast``, or
+      ``"bfloat16/bfloat16"``: gradients are reduced in bfloat16, too.
     - `preset`: the name of a known parallelism.
     - `constraints`: a dict from name patterns to types, a dict of such dicts below ``"pin"``,
       ``"forbid"`` and ``"prefer"`` (`autopar.request.constraints.from_user`), or a TOML file of these.

@@ -38,7 +38,11 @@ OPTIMIZER = Annotated[
     typer.Option(help="Class in torch.optim, such as 'SGD(momentum=0.9)' or 'AdamW(fused=True)'."),
 ]
 PRECISION = Annotated[
-    str | None, typer.Option(help="float32, bfloat16 or float16; default: as in the model.")
+    str | None,
+    typer.Option(
+        help="float32, bfloat16, float16, or bfloat16/bfloat16 (gradients are reduced in it, too); "
+        "default: as in the model."
+    ),
 ]
 MEMORY = Annotated[
     str | None,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from autopar.cost.compressed_traffic import summing_nbytes
-from autopar.cost.parameters import frees
+from autopar.cost.parameters import frees, is_scattered
 from autopar.cost.prices import Prices
 from autopar.ir.graph import Graph, Tensor
 from autopar.ir.pads import exchanging_axis
@@ -105,17 +105,18 @@ def _bucket(
     gradients: Sequence[_Gradient], prices: Prices, reached: Collection[str]
 ) -> GradientBucket:
     first = gradients[0].plan
-    is_freed = frees(first.stored, first.leaf, prices)
-
-    def at_rest(nbytes: int, gradient: _Gradient) -> int:
-        return int(prices.at_rest(nbytes, gradient.tensor)) if is_freed else 0
-
-    return GradientBucket(
-        frozenset((each.tensor.name, each.plan.leaf) for each in gradients),
-        sum(at_rest(each.nbytes, each) for each in gradients),
-        sum(
-            at_rest(local_nbytes(each.tensor, each.plan.stored, prices.mesh), each)
-            for each in gradients
-            if each.tensor.name in reached
-        ),
-    )
+    leaves = frozenset((each.tensor.name, each.plan.leaf) for each in gradients)
+    if not frees(first.stored, first.leaf, prices):
+        return GradientBucket(leaves, 0, 0)
+    parts = [
+        (local_nbytes(each.tensor, each.plan.stored, prices.mesh), each.tensor)
+        for each in gradients
+        if each.tensor.name in reached
+    ]
+    kept = [int(prices.at_rest(*part)) for part in parts]
+    nbytes = sum(int(prices.in_bucket(each.nbytes, each.tensor)) for each in gradients)
+    if not prices.reduces_low:
+        return GradientBucket(leaves, nbytes, sum(kept))
+    scatters = is_scattered(first.stored, first.leaf, prices.mesh)
+    left = sum(part for part, _ in parts) if scatters else nbytes
+    return GradientBucket(leaves, nbytes, sum(kept), left)

@@ -220,7 +220,7 @@ def storage_seconds(
     )  # fmt: skip
     issued = [part for parts in by_step for part in parts]
     compressing_s = compressing_seconds(issued, prices)
-    issued += exchanges(tensor, storage.stored, mesh, prices.master_itemsize)
+    issued += exchanges(tensor, storage.stored, mesh, prices.reduced_itemsize)
     hideable = first_reduction(by_step)
 
     def size_of(part: Traffic) -> int:
@@ -324,15 +324,20 @@ def storage_nbytes(
 
 
 def frees(stored: Sharding, leaf: Sharding, prices: Prices) -> bool:
-    """Return whether a backward keeps a part of a parameter's gradient and frees the rest (ZeRO-2).
+    """Return whether a backward frees the buffer in which a parameter's gradient is reduced.
 
-    Gradients of several microbatches are summed whole before they are reduced.
+    That is the case if it keeps a part of the sum (ZeRO-2), or the sum in a higher precision.  Gradients
+    of several microbatches are summed whole before they are reduced.
     """
     steps = zip(prices.mesh.sizes, stored, leaf, strict=True)
-    is_scattered = any(
-        size > 1 and isinstance(rests, S) and rests != used for size, rests, used in steps
-    )
-    return prices.microbatches == 1 and is_scattered
+    is_low = prices.reduces_low and any(s > 1 and rests != used for s, rests, used in steps)
+    return prices.microbatches == 1 and (is_low or is_scattered(stored, leaf, prices.mesh))
+
+
+def is_scattered(stored: Sharding, leaf: Sharding, mesh: Mesh) -> bool:
+    """Return whether a rank keeps a part of a parameter's gradient."""
+    steps = zip(mesh.sizes, stored, leaf, strict=True)
+    return any(size > 1 and isinstance(rests, S) and rests != used for size, rests, used in steps)
 
 
 def travels(stored: Sharding, leaf: Sharding, pads: tuple[Pad, ...], mesh: Mesh) -> bool:

@@ -56,6 +56,8 @@ class Prices:
     """The tensors that the optimizer's update of a parameter needs whole."""
     compression: Compression | None = None
     """How gradients travel compressed."""
+    reduces_low: bool = False
+    """Whether gradients are reduced in the step's precision, not in that of parameters at rest."""
 
     @cached_property
     def device(self) -> Device:
@@ -152,6 +154,15 @@ class Prices:
         """Convert bytes in the step to bytes at the precision of the parameter at rest."""
         return nbytes * max(1.0, self.master_itemsize / tensor.itemsize)
 
+    @property
+    def reduced_itemsize(self) -> int:
+        """Bytes per element of gradients while they are reduced, if more than in the step."""
+        return 0 if self.reduces_low else self.master_itemsize
+
+    def in_bucket(self, nbytes: float, tensor: Tensor) -> float:
+        """Convert bytes in the step to bytes at the precision of the gradient's reduction."""
+        return nbytes * max(1.0, self.reduced_itemsize / tensor.itemsize)
+
     def update(self, nbytes: float) -> float:
         """Return the seconds of the optimizer's update of one parameter of `nbytes` at rest."""
         return adamw_seconds(nbytes, self.paced, self.fused)
@@ -216,9 +227,9 @@ class Prices:
         return self.shared(part, together, self.copied)
 
     def reduced(self, step: Step, tensor: Tensor) -> Iterator[Traffic]:
-        """Yield the collectives of a parameter's step, with gradients in the master's precision."""
+        """Yield the collectives of a parameter's step, with gradients in the reduction's precision."""
         traffic = step.traffic(tensor.shape, tensor.itemsize, self.mesh, tensor.differentiable)
-        return widened(traffic, max(1, self.master_itemsize // tensor.itemsize))
+        return widened(traffic, max(1, self.reduced_itemsize // tensor.itemsize))
 
     def forward(self, step: Step, tensor: Tensor) -> float:
         """Return the seconds of a conversion's forward, which a recomputation repeats."""

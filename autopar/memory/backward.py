@@ -237,7 +237,7 @@ class _Walk:
         return level
 
     def _widened_nbytes(self, form: Form) -> int:
-        """Return the bytes of a parameter's gradient in the dtype at rest, if autograd casts it."""
+        """Return the bytes of a parameter's gradient in the dtype in which it is summed, if another."""
         wide = reduction_dtype(form[0], self._graph, self._keeps.precision)
         itemsize = self._graph.tensors[form[0]].itemsize
         if wide is None or ITEMSIZE[wide] == itemsize:

@@ -1,7 +1,9 @@
 """Simulates the gradient buckets that a backward fills: when their buffers are allocated and freed.
 
 A bucket whose results are parts of its buffer allocates it with the first gradient, and frees it when
-the next bucket is full (`autopar/runtime/reducer.py`).  The buffers of other buckets stay throughout.
+the next bucket is full (`autopar/runtime/reducer.py`).  If gradients are reduced in a lower dtype than
+at rest, the sums stay in it until the backward ends, and are then added to the gradients at rest.  The
+buffers of other buckets stay throughout.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ class GradientBucket:
     nbytes: int
     """Bytes of the buffer, if it is freed in the backward, or 0."""
     kept_nbytes: int
-    """Bytes of the parts that are copied out of it."""
+    """Bytes of the parts that are copied out of it, in the memory of gradients at rest."""
+    left_nbytes: int = 0
+    """Bytes of the sums that wait in other memory for the end of the backward."""
 
 
 class Filling:
@@ -57,8 +61,14 @@ class Filling:
                 most = max(most, self.arrive(leaf))
         if self._buckets:
             self._drain(len(self._buckets) - 1)
+        for each in self._buckets:
+            if each.left_nbytes:
+                self.nbytes -= each.left_nbytes
+                self.kept_nbytes += each.kept_nbytes
         return most
 
     def _drain(self, place: int) -> None:
-        self.nbytes -= self._buckets[place].nbytes
-        self.kept_nbytes += self._buckets[place].kept_nbytes
+        bucket = self._buckets[place]
+        self.nbytes -= bucket.nbytes - bucket.left_nbytes
+        if not bucket.left_nbytes:
+            self.kept_nbytes += bucket.kept_nbytes

@@ -107,9 +107,27 @@ class BlockPlan:
 
 
 def reduction_dtype(tensor: str, graph: Graph, precision: str) -> str | None:
-    """Return the dtype in which a parameter's gradient is reduced, or None for the tensor's own."""
-    low = graph.producer[tensor].op == "parameter" and precision in ("bfloat16", "float16")
+    """Return the dtype in which a parameter's gradient is reduced, or None for the tensor's own.
+
+    A precision of ``bfloat16/bfloat16`` reduces it in the dtype of the step.
+    """
+    return None if reduces_low(precision) else master_dtype(tensor, graph, precision)
+
+
+def master_dtype(tensor: str, graph: Graph, precision: str) -> str | None:
+    """Return the dtype of a parameter and its gradient at rest, or None for the tensor's own."""
+    low = graph.producer[tensor].op == "parameter" and has_masters(precision)
     return "float32" if low else None
+
+
+def has_masters(precision: str) -> bool:
+    """Whether parameters are in float32 at rest, and lower in the step."""
+    return precision.partition("/")[0] in ("bfloat16", "float16")
+
+
+def reduces_low(precision: str) -> bool:
+    """Whether gradients are reduced in the dtype of the step, lower than that of parameters at rest."""
+    return has_masters(precision) and "/" in precision
 
 
 def total(traffic: Iterable[Traffic]) -> Counter[tuple[int, str, str]]:

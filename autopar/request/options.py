@@ -28,7 +28,7 @@ GATHERS = "gathers"
 RECOMPUTATIONS = ("none", GATHERS, *MODES[1:])
 """What the backward may compute again: modes of blocks, or all-gathers of activations alone."""
 ONE_STAGE, WHOLE_BATCHES, USUAL = Pipeline(1), Batches(), Planning()
-PRECISIONS = "float32", "bfloat16", "float16"
+PRECISIONS = "float32", "bfloat16", "float16", "bfloat16/bfloat16", "float16/float16"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -40,14 +40,17 @@ class Precision:
     - `compute`: parameters and floating-point inputs are cast to this dtype for the step; parameters
       at rest keep their own.
     - `autocast`: dtypes are chosen per operator, as under ``torch.autocast`` with this dtype.
+    - `reduces_low`: gradients are summed over ranks in `compute`, not in the dtype of parameters at
+      rest.  The text is ``bfloat16/bfloat16``.
     """
 
     compute: torch.dtype | None = None
     autocast: torch.dtype | None = None
+    reduces_low: bool = False
 
     @classmethod
     def of(cls, given: Any) -> Precision:
-        """Parse None, "float32", "bfloat16", "float16", a dtype, or a ``torch.autocast`` object."""
+        """Parse None, one of `PRECISIONS`, a dtype, or a ``torch.autocast`` object."""
         if given is None or isinstance(given, Precision):
             return given or cls()
         if isinstance(given, torch.autocast):
@@ -59,13 +62,21 @@ class Precision:
                 + of_python(", None, or torch.autocast('cpu', dtype=torch.bfloat16)")
                 + "."
             )
-        return cls(compute=getattr(torch, name))
+        return cls._named(name)
+
+    @classmethod
+    def _named(cls, text: str) -> Precision:
+        """Parse ``bfloat16`` or ``bfloat16/bfloat16``."""
+        name, _, reduction = text.partition("/")
+        return cls(compute=getattr(torch, name), reduces_low=bool(reduction))
 
     @classmethod
     def parse(cls, text: str) -> Precision:
         """Parse the text that `str` gives."""
         if text == str(cls()):
             return cls()
+        if text in PRECISIONS:
+            return cls._named(text)
         kind, _, name = text.rpartition(" ")
         dtype = getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype):
@@ -75,7 +86,10 @@ class Precision:
     def __str__(self) -> str:
         if self.autocast is not None:
             return f"autocast {str(self.autocast).removeprefix('torch.')}"
-        return "as the model" if self.compute is None else str(self.compute).removeprefix("torch.")
+        if self.compute is None:
+            return "as the model"
+        name = str(self.compute).removeprefix("torch.")
+        return f"{name}/{name}" if self.reduces_low else name
 
 
 @dataclass(frozen=True)
@@ -149,7 +163,13 @@ class Options:
         return self.recompute == GATHERS
 
     def _checked(self) -> Options:
-        """Return itself; raise `InputError` for options that pipelines do not support."""
+        """Return itself; raise `InputError` for options that exclude each other."""
+        if self.precision.reduces_low and self.compression is not None:
+            raise InputError(
+                f"{argument('precision', str(self.precision))} and "
+                f"{argument('compression', str(self.compression))} both say how gradients travel: leave "
+                "one out."
+            )
         if self.pipeline.is_one_stage:
             return self
         others = (
@@ -157,6 +177,7 @@ class Options:
             ("source", self.planning.source, None),
             ("replan", self.batches.replan, True),
             ("compression", self.compression, None),
+            ("precision", str(self.precision) if self.precision.reduces_low else None, None),
         )
         for name, given, usual in others:
             if given != usual:

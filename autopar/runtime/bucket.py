@@ -28,7 +28,8 @@ from autopar.runtime.sharded_parameter import ShardedParameter
 
 @dataclass(eq=False)
 class Bucket:
-    """Slots with equal hops and dtypes; `dtype` is that of the reduction.
+    """Slots with equal hops and dtypes; `dtype` is that of the reduction, which may be lower than that
+    of gradients at rest.
 
     `waiting` and `unused` are slot numbers: gradients that have not arrived, and parameters that the
     backward did not use.
@@ -62,6 +63,7 @@ class Bucket:
         self._adds = all(hop.gathers or self.axes[hop.axis].rank == 0 for hop in self.hops)
         self.scatters = any(hop.gathers for hop in self.hops)
         """Whether this rank keeps a part of what the bucket reduces."""
+        self._widens = self.dtype != self.slots[0].local.dtype
         self.reset()
 
     def reset(self) -> None:
@@ -102,9 +104,10 @@ class Bucket:
     def _rests(self, slot: ShardedParameter) -> bool:
         """Whether a gradient stays in the buffer, and sums of later backwards are added there.
 
-        Compressed ones are added after they have travelled: each backward's travels once.
+        Others are added after they have travelled: compressed ones, and those in a lower dtype than at
+        rest.
         """
-        return slot.rests_in_step and not self._compressed
+        return slot.rests_in_step and not self._compressed and not self._widens
 
     def launch(self) -> None:
         """Start the first collective, after hops that only slice; `finish` runs the others."""
@@ -150,8 +153,16 @@ class Bucket:
         """Set every slot's gradient to its result."""
         self.drain()
         for slot, mine in zip(self.slots, self._results, strict=True):
-            if mine is not None:
-                (slot.replace if self._rests(slot) else slot.settle)(mine)
+            if mine is None:
+                continue
+            if self._widens:
+                slot.accumulate(mine)
+            elif self._rests(slot):
+                slot.replace(mine)
+            else:
+                slot.settle(mine)
+        if self._widens:
+            self._free()
         for each in self._compressed.values():
             each.commit()
         self._done += 1

@@ -47,7 +47,7 @@ class Reducer:
         self._alone = [slot for slot in self._slots if not (slot.hops or slot.entry.exchange)]
         groups = in_backward(travelling, in_buckets(reversed(travelling), shares, compression))
         self.buckets = [
-            Bucket(g, axes, g[0].local.dtype, compression_of(g[0], compression)) for g in groups
+            Bucket(g, axes, g[0].summed_dtype, compression_of(g[0], compression)) for g in groups
         ]
         self._where = {
             id(slot): (bucket, number)
@@ -214,6 +214,8 @@ class Reducer:
                 bucket.put(number)
             self._launch_full()
         for bucket in self.buckets:
+            bucket.drain()  # of all, before a gradient changes: a collective may fail
+        for bucket in self.buckets:
             bucket.finish()
         for slot in self._alone:
             if slot.leaf.grad is not None:  # kept by `_arrived_alone` or under no_sync
@@ -238,7 +240,7 @@ class Reducer:
 
     def _show(self, slot: ShardedParameter, sums: torch.Tensor) -> None:
         """Show this rank's sums so far in `p.grad`; contributions of other ranks are missing."""
-        part = slot.pieces.view(sums.contiguous())
+        part = slot.pieces.view(sums.to(slot.local.dtype).contiguous())
         for hop, size in zip(
             reversed([hop for hop in slot.hops if hop.gathers]), slot.pieces.leading, strict=True
         ):

@@ -58,6 +58,8 @@ class ShardedParameter:
     hops: tuple[Hop, ...]
     pieces: ShardLayout
     entry: PaddedLayout
+    reduces_low: bool = False
+    """Whether its gradient is summed in the dtype of the leaf, which may be lower than that at rest."""
     marked: Callable[[DTensor], DTensor] = unmarked
     leaf: torch.Tensor = field(init=False)
     pending: bool = False
@@ -95,9 +97,14 @@ class ShardedParameter:
         else:
             leaf = torch.empty(self.leaf_shape, dtype=self.leaf_dtype, device=self.local.device)
         leaf.requires_grad_(self.parameter.requires_grad)
-        if leaf.requires_grad and self.leaf_dtype != self.local.dtype:
-            leaf.grad_dtype = self.local.dtype  # microbatches accumulate in the dtype at rest
+        if leaf.requires_grad and self.leaf_dtype != self.summed_dtype:
+            leaf.grad_dtype = self.summed_dtype  # in which microbatches accumulate
         return leaf
+
+    @property
+    def summed_dtype(self) -> torch.dtype:
+        """The dtype in which gradients of microbatches and of ranks are summed."""
+        return self.leaf_dtype if self.reduces_low else self.local.dtype
 
     @property
     def rests_in_step(self) -> bool:
@@ -240,6 +247,19 @@ class ShardedParameter:
         if before is not None:
             total = total.add_(before.to(total.dtype))
         self._set(total)
+
+    def accumulate(self, total: torch.Tensor) -> None:
+        """Add `total`, in whatever dtype, to the synchronised gradient, in its memory if it has any."""
+        before, parameter = self.parameter.grad, self.parameter
+        assert isinstance(parameter, DTensor)
+        if (
+            self.pending
+            or not isinstance(before, DTensor)
+            or not _torch.laid_out_alike(before, parameter)
+        ):
+            self.settle(total.to(self.local.dtype))
+        else:
+            _torch.local_of(before).add_(total)
 
     def replace(self, total: torch.Tensor) -> None:
         """Set the synchronised gradient to `total`, which includes the earlier one."""

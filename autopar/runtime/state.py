@@ -13,7 +13,7 @@ from autopar.ir.graph import Graph
 from autopar.ir.mesh import Mesh
 from autopar.ir.pads import padded_shape
 from autopar.ir.placement import I, Sharding
-from autopar.plans.decisions import ParameterPlan
+from autopar.plans.decisions import ParameterPlan, reduces_low
 from autopar.plans.hops import hops
 from autopar.plans.plan import Plan
 from autopar.runtime import _torch
@@ -30,7 +30,10 @@ def slots(
     """Yield one empty slot per parameter; tied parameters have one slot."""
     dtypes = {node.target: node.outputs[0].dtype for node in graph.leaves("parameter")}
     for name, parameter in model.named_parameters():
-        yield slot(parameter, entry_of(name, plan), dtypes.get(name), plan.mesh, device_mesh)
+        yield slot(
+            parameter, entry_of(name, plan), dtypes.get(name), plan.mesh, device_mesh,
+            reduces_low(plan.precision),
+        )  # fmt: skip
 
 
 def slot(
@@ -39,8 +42,12 @@ def slot(
     dtype: str | None,
     mesh: Mesh,
     device_mesh: DeviceMesh,
+    sums_low: bool = False,
 ) -> ShardedParameter:
-    """Return the empty slot of one parameter; `dtype`: that of its leaf, None for its own."""
+    """Return the empty slot of one parameter.
+
+    `dtype`: that of its leaf, None for its own.  `sums_low`: gradients are summed in it.
+    """
     shape, coordinate = tuple(parameter.shape), tuple(device_mesh.get_coordinate() or ())
     runs = _held(shape, entry.stored, mesh, coordinate)
     local = torch.empty(
@@ -59,6 +66,7 @@ def slot(
         hops(entry, mesh),
         ShardLayout.of(entry, in_step, mesh),
         PaddedLayout.of(shape, entry.pads, entry.stored, mesh, coordinate),
+        sums_low,
     )
 
 

@@ -50,7 +50,7 @@ class Draining:
         for count in sorted(set(ways[freed].tolist())):
 
             def buffers(count: int = count) -> Array:
-                rests = np.array([int(prices.at_rest(int(leaf), tensor)) for leaf in leaves])
+                rests = np.array([int(prices.in_bucket(int(leaf), tensor)) for leaf in leaves])
                 return np.where(freed & (ways == count), rests, 0.0)
 
             table = self.once(buffers, "buffers", options, also=(signature(tensor), count))

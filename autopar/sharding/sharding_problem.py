@@ -21,7 +21,7 @@ from autopar.ir.mesh import Mesh
 from autopar.ir.pads import rests
 from autopar.ir.placement import S, Sharding
 from autopar.memory.intervals import Intervals
-from autopar.plans.decisions import OpSharding
+from autopar.plans.decisions import OpSharding, has_masters, reduces_low
 from autopar.plans.plan import Plan
 from autopar.plans.record import Padding, PlanRequest, Search
 from autopar.request.compression import Compression
@@ -245,11 +245,12 @@ def pose(
 
 def prices_of(mesh: Mesh, hardware: Hardware, settings: Settings) -> Prices:
     """Return the prices of this mesh and hardware under the user's settings."""
-    master = ITEMSIZE["float32"] if settings.precision in ("bfloat16", "float16") else 0
+    master = ITEMSIZE["float32"] if has_masters(settings.precision) else 0
     return Prices(
         mesh, hardware, settings.states, master, settings.microbatches, settings.versions,
         settings.times, is_fused(settings.optimizer), settings.regathers,
         settings.whole_states, settings.reads, settings.compression,
+        reduces_low(settings.precision),
     )  # fmt: skip
 
 

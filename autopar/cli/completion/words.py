@@ -14,7 +14,7 @@ from autopar.cli.app import app
 from autopar.cli.completion.listed import LISTED
 from autopar.pipeline.schedules import SCHEDULES
 from autopar.request import presets
-from autopar.request.options import RECOMPUTATIONS
+from autopar.request.options import PRECISIONS, RECOMPUTATIONS
 from autopar.rules import registered
 from cost_models.hardware import names
 
@@ -32,7 +32,7 @@ def written() -> str:
     group: Any = typer.main.get_command(app)
     lists = {
         "preset": list(presets.names()), "hardware": list(names()), "schedule": sorted(SCHEDULES),
-        "precision": ["float32", "bfloat16", "float16"], "recompute": list(RECOMPUTATIONS),
+        "precision": list(PRECISIONS), "recompute": list(RECOMPUTATIONS),
         "operator": sorted(registered()),
     }  # fmt: skip
     commands = {

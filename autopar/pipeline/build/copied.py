@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from autopar.ir.graph import ITEMSIZE, Graph
 from autopar.ir.split import Stages
 from autopar.pipeline.build.borders import link_of, name_of, tiles
-from autopar.plans.decisions import reduction_dtype
+from autopar.plans.decisions import master_dtype
 from autopar.plans.pipeline_data import Copied
 from autopar.plans.pipeline_plan import PipelinePlan
 from autopar.plans.plan import Plan
@@ -50,9 +50,9 @@ def _holders(plan: PipelinePlan, stages: Stages) -> Mapping[str, Mapping[int, in
 
 
 def _gradient_nbytes(plan: Plan, graph: Graph, name: str) -> float:
-    """Return the bytes of the gradient of one rank's shard, in the dtype of its reduction."""
+    """Return the bytes of the gradient of one rank's shard at rest."""
     entry = plan.parameter[name]
     tensor = next(n.outputs[0] for n in graph.leaves("parameter") if n.target == name)
-    wide = reduction_dtype(tensor.name, graph, plan.precision)
+    wide = master_dtype(tensor.name, graph, plan.precision)
     itemsize = tensor.itemsize if wide is None else ITEMSIZE[wide]
     return math.prod(tensor.shape) * itemsize / tiles(entry.stored, plan.mesh)
