@@ -11,7 +11,7 @@ from autopar.ir.blocks import MODES, Recompute
 from tests import parity
 from tests.asynchronous import Run, check_run
 from tests.daily import daily
-from tests.distributed import compression_jobs
+from tests.distributed import compression_jobs, low_sums_jobs
 from tests.distributed.test_asynchronous import EVERYDAY as ASYNCHRONOUS
 from tests.distributed.test_parity import PRESETS
 from tests.distributed.test_pipelines import DEEP, SYNCHRONOUS, least_microbatches
@@ -83,6 +83,12 @@ def test_compressed_gradients(strict: Pool, compression: str, preset: str) -> No
     job = compression_jobs.nothing_is_lost_in_small_buckets
     for shape in ((2,), (4,)):
         strict.run(math.prod(shape), job, compression, preset, shape, limit_s=300)
+
+
+@pytest.mark.parametrize("preset", daily(["ddp", "zero2", "fsdp"], ["ddp"]))
+def test_sums_in_the_precision_of_the_step(strict: Pool, preset: str) -> None:
+    strict.run(2, low_sums_jobs.accumulates, preset, limit_s=300)
+    strict.run(2, low_sums_jobs.fails, preset, limit_s=300)
 
 
 @pytest.mark.parametrize(
