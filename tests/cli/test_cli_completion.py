@@ -54,7 +54,7 @@ def completed(words: str) -> list[str]:
         ("autopar hardware mi", ["mi300x"]),
         ("autopar rules line", ["linear"]),
         ("autopar plan m.py:m --schedule zb-h", ["zb-h1", "zb-h2"]),
-        ("autopar plan m.py:m --precision fl", ["float32", "float16"]),
+        ("autopar plan m.py:m --precision fl", ["float32", "float16", "float16/float16"]),
         ("autopar plan m.py:m --recompute s", ["selective"]),
         ("autopar show plan.json --tensor model.layers.5.n", ["model.layers.5.norm.weight"]),
         ("autopar show pipe.json --block model.layers.5.n", ["model.layers.5.norm"]),

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         (("--optimizer", "AdmaW"), "AdmaW"),
         (
             ("--precision", "float8"),
-            "--precision float8 is unknown: pass float32, bfloat16, float16.",
+            "--precision float8 is unknown: pass float32, bfloat16, float16",
         ),
         (("--memory", "40 apples"), "Cannot read the memory limit '40 apples'"),
         (("--memory", "1KiB"), "No plan fits 1 KiB"),
@@ -103,7 +103,7 @@ def test_options(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
     [
         (
             ("--precision", "float8"),
-            "--precision float8 is unknown: pass float32, bfloat16, float16.",
+            "--precision float8 is unknown: pass float32, bfloat16, float16",
         ),
         (("--optimizer", "AdmaW"), "AdmaW"),
         (("-o", "README.md"), "README.md is a file; name a folder"),
@@ -127,7 +127,7 @@ def test_frontier(words: tuple[str, ...], expected: str) -> None:
         (("--memories", "much"), "Cannot read the memory limit 'much'"),
         (
             ("--precision", "float8"),
-            "--precision float8 is unknown: pass float32, bfloat16, float16.",
+            "--precision float8 is unknown: pass float32, bfloat16, float16",
         ),
         (("--optimizer", "AdmaW"), "AdmaW"),
         (("--mesh", "2y2"), "Cannot read the mesh '2y2'"),

@@ -50,7 +50,7 @@ PRINTED = {
         (("--stages", "auto", "--schedule", "chimera"), "--stages auto takes the schedules"),
         (("--stages", "2", "--cut", "a", "--cut", "b"), "or --schedule interleaved for several stages"),
         (("--stages", "2", "--asynchronous"), "--asynchronous permits schedules whose updates"),
-        (("--precision", "float8"), "--precision float8 is unknown: pass float32, bfloat16, float16."),
+        (("--precision", "float8"), "--precision float8 is unknown: pass float32, bfloat16, float16"),
         (("--recompute", "some"), "--recompute some is unknown: pass none, gathers, selective, full"),
         (("--optimizer", "LBFGS"), "--optimizer LBFGS cannot be run"),
     ],
