@@ -195,7 +195,8 @@ def test_buffers_of_a_collective_are_those_that_are_counted(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(COLLECTIVE)
     tensor, ends = Tensor("x", (8, 8), "float32", True), (Sharding((P,)), Sharding((R,)))
     conversion = Conversion("x", 0, *ends, forward="one_shot", backward="one_shot")
-    keeps = SimpleNamespace(graph=SimpleNamespace(tensors={"x": tensor}), mesh=Mesh.of(2))
+    graph = SimpleNamespace(tensors={"x": tensor}, producer={"x": SimpleNamespace(op="relu")})
+    keeps = SimpleNamespace(graph=graph, mesh=Mesh.of(2), precision="as the model")
     with added(tmp_path / "mine.py"), fake_world(2), LiveBytes() as live:
         said = _Messages(keeps).of((conversion,))  # type: ignore[arg-type]
         assert dist.group.WORLD is not None

@@ -21,6 +21,7 @@ from autopar.pipeline.schedules import SCHEDULES, Schedule
 from autopar.pipeline.schedules.gpipe import gpipe
 from autopar.pipeline.schedules.registry import Named
 from autopar.request import presets
+from autopar.rules import user
 from autopar.solver.problem import Assignment, Factor, Limits, Problem, Variable
 from autopar.solver.registry import SOLVERS, solve_with
 from autopar.utils.registry import Registry
@@ -216,8 +217,9 @@ def test_a_device(tmp_path: Path) -> None:
     assert made.hardware == "mine"
 
 
-def test_a_rule() -> None:
+def test_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proved when it is first used."""
+    monkeypatch.setattr(user, "_RULES", {})
 
     @torch.library.custom_op("autopar_registries::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
