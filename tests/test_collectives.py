@@ -252,6 +252,7 @@ def test_collectives_that_cannot_be_added() -> None:
     [
         lambda nbytes, ranks: [],
         lambda nbytes, ranks: [("all_reduce", -nbytes)],
+        lambda nbytes, ranks: [("all_reduce", -nbytes), ("all_reduce", nbytes)],
         lambda nbytes, ranks: [("all_reduce", nbytes / 3)],
         lambda nbytes, ranks: ("all_reduce", nbytes),
         lambda nbytes: [("all_reduce", nbytes)],

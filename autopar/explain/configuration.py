@@ -240,6 +240,11 @@ class _Description:
             yield f"Layers differ in what they recompute ({modes}); all of them have {self._recompute}."
         if Precision.parse(self.plans[0].precision).autocast is not None:
             yield "The plan chooses dtypes by operator (autocast); the configuration has one for all."
+        if Precision.parse(self.plans[0].precision).reduces_low:
+            yield (
+                "The plan reduces gradients in the precision of the step; the configuration does not "
+                "state a dtype of reductions."
+            )
         if self.microbatch * self.dp != self.shape[0]:
             yield (
                 f"The {self.dp} data-parallel ranks do not divide {self.shape[0]} samples; the "

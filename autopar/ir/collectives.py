@@ -133,11 +133,10 @@ def _fault_of_sent(name: str, value: Collective) -> str:
     form = "`sends` has to return a list of (exchange, bytes) for (bytes, ranks)"
     try:
         sent = list(value.sent(_TRIED_NBYTES, 2))
-        counts = {str(kind): nbytes for kind, nbytes in sent}
+        strange = {str(kind) for kind, _ in sent}
     except (TypeError, ValueError) as error:
         return f"cannot be priced: {form}, and fails: {error}"
-    if not sent or not all(isinstance(n, int) and n > 0 for n in counts.values()):
+    if not sent or not all(isinstance(nbytes, int) and nbytes > 0 for _, nbytes in sent):
         return f"cannot be priced: {form}, as positive whole numbers, not {sent}"
-    facts = {*EXCHANGES, *([name] if value.exchange else [])}
-    strange = counts.keys() - facts
+    strange -= {*EXCHANGES, *([name] if value.exchange else [])}
     return f"sends {min(strange)!r}, which has no facts: give its `exchange`" if strange else ""

@@ -49,7 +49,7 @@ class Filling:
         most = self.nbytes
         while self._launched < len(self._buckets) and not self._waiting[self._launched]:
             if self._launched:
-                self._drain(self._launched - 1)
+                most = max(most, self._drain(self._launched - 1))
             self._launched += 1
         return most
 
@@ -60,15 +60,19 @@ class Filling:
             for leaf in sorted(self._waiting[place], key=str):
                 most = max(most, self.arrive(leaf))
         if self._buckets:
-            self._drain(len(self._buckets) - 1)
+            most = max(most, self._drain(len(self._buckets) - 1))
         for each in self._buckets:
             if each.left_nbytes:
                 self.nbytes -= each.left_nbytes
                 self.kept_nbytes += each.kept_nbytes
         return most
 
-    def _drain(self, place: int) -> None:
+    def _drain(self, place: int) -> int:
+        """Take this rank's sums out of a bucket; return the bytes in use meanwhile."""
         bucket = self._buckets[place]
+        stays = bucket.left_nbytes == bucket.nbytes  # the sums are the whole buffer
+        most = self.nbytes + (0 if stays else bucket.left_nbytes)
         self.nbytes -= bucket.nbytes - bucket.left_nbytes
         if not bucket.left_nbytes:
             self.kept_nbytes += bucket.kept_nbytes
+        return most

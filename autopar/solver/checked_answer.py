@@ -9,8 +9,8 @@ import numpy as np
 from autopar.errors import PlanError
 from autopar.solver.problem import Assignment, Limits, Problem, limits_of
 
-NEAR = 1e-9
-"""Relative difference of sums in another order."""
+NEAR, TICK_S = 1e-9, 1e-12
+"""Relative difference of sums in another order, and the seconds that solvers count in."""
 
 
 def check_answer(solver: str, problem: Problem, limits: Limits, found: Assignment) -> None:
@@ -30,7 +30,7 @@ def _fault(problem: Problem, limits: Limits, found: object) -> str:
     seconds, nbytes = problem.seconds(states), problem.nbytes(states)
     if not math.isfinite(seconds):
         return "its states are forbidden together: their cost is infinite"
-    if not math.isclose(found.seconds, seconds, rel_tol=NEAR, abs_tol=NEAR):
+    if not math.isclose(found.seconds, seconds, rel_tol=NEAR, abs_tol=TICK_S):
         return f"its states cost {seconds:.9g} s, not {found.seconds:.9g} s"
     if not math.isclose(found.nbytes, nbytes, rel_tol=NEAR, abs_tol=0.5):
         return f"its states take {nbytes:,.0f} bytes, not {found.nbytes:,.0f}"
@@ -39,7 +39,7 @@ def _fault(problem: Problem, limits: Limits, found: object) -> str:
         if load > limit.nbytes * (1.0 + NEAR):
             where = "" if limit.time is None else f" at time {limit.time}"
             return f"it takes {load:,.0f} bytes{where}; the limit is {limit.nbytes:,.0f}"
-    if not found.bound_s <= seconds + NEAR * max(1.0, abs(seconds)):
+    if not found.bound_s <= seconds + NEAR * abs(seconds) + TICK_S:
         return f"its lower bound, {found.bound_s:.9g} s, is above its cost, {seconds:.9g} s"
     return ""
 

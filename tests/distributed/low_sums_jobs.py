@@ -7,39 +7,23 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
 import autopar
 from autopar.errors import InputError
 from autopar.runtime.counting import CountTraffic
 from autopar.runtime.parallel import Parallel
-from tests import peaks
+from tests.distributed import compression_jobs
+from tests.distributed.compression_jobs import Net
 from tests.parity import check_traffic
 
-WIDTH, SAMPLES = 64, 8
+SAMPLES = 8
 LOW = {"bfloat16": "bfloat16/bfloat16", "float16": "float16/float16"}
 
 
-class Net(nn.Module):
-    """Three layers with norms, and one that is never used."""
-
-    def __init__(self, width: int = WIDTH) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-        self.norm = nn.LayerNorm(width)
-        self.idle = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = self.norm(torch.tanh(layer(x)))
-        return (x - y).square().mean()
-
-
-def batch(step: int, samples: int = SAMPLES, width: int = WIDTH) -> dict[str, torch.Tensor]:
+def batch(step: int) -> dict[str, torch.Tensor]:
     """The batch of a step."""
-    draw = torch.Generator().manual_seed(step)
-    return {name: torch.randn(samples, width, generator=draw) for name in ("x", "y")}
+    return {name: value.float() for name, value in compression_jobs.batch(step, SAMPLES).items()}
 
 
 def made(precision: str, preset: str, shape: tuple[int, ...], **options: Any) -> Parallel:
@@ -157,19 +141,6 @@ def trains(preset: str, shape: tuple[int, ...]) -> None:
         plain.zero_grad()
     for name, value in parallel.full_state_dict().items():
         torch.testing.assert_close(value, model.state_dict()[name], atol=3e-3, rtol=0)
-
-
-def memory(precision: str, preset: str) -> tuple[float, int]:
-    """Bytes that the plan predicts, and those of a step."""
-    torch.manual_seed(0)
-    width, samples = 512, 4
-    given = {name: value.bfloat16() for name, value in batch(0, samples, width).items()}
-    parallel = autopar.parallelize(
-        Net(width), (2,), given, preset=preset, precision=precision, hardware="cpu",
-        optimizer="SGD(momentum=0.9)",
-    )  # fmt: skip
-    assert isinstance(parallel, Parallel)
-    return parallel.plan.estimate.memory_nbytes, peaks.peaks_of(parallel, given, 1e-3).most
 
 
 def refused() -> list[str]:

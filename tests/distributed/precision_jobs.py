@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import nn
 
 import autopar
 from autopar.runtime.parallel import Parallel
 from tests import peaks
+from tests.distributed import compression_jobs
+from tests.distributed.compression_jobs import Net
 
-WIDTH, SAMPLES = 256, 4
-
-
-class Net(nn.Module):
-    """Three layers with norms, and one that is never used."""
-
-    def __init__(self, width: int = WIDTH) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-        self.norm = nn.LayerNorm(width)
-        self.idle = nn.Linear(width, width)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = self.norm(torch.tanh(layer(x)))
-        return (x - y).square().mean()
+WIDTH = 256
 
 
-def batch(samples: int = SAMPLES, width: int = WIDTH) -> dict[str, torch.Tensor]:
-    """A batch whose inputs are in the precision of the step: no cast of theirs is counted."""
-    draw = torch.Generator().manual_seed(0)
-    return {name: torch.randn(samples, width, generator=draw).bfloat16() for name in ("x", "y")}
+def memory(preset: str, shape: tuple[int, ...], precision: str) -> tuple[int, peaks.Peaks]:
+    """Bytes that the plan predicts, and those of a step.
 
-
-def memory(preset: str, shape: tuple[int, ...], **options: Any) -> tuple[int, peaks.Peaks]:
-    """Bytes that the plan predicts, and those of a step."""
+    The inputs are in the precision of the step: no cast of theirs is counted.
+    """
     torch.manual_seed(0)
+    batch = {k: v.bfloat16() for k, v in compression_jobs.batch(0, width=WIDTH).items()}
     parallel = autopar.parallelize(
-        Net(), shape, batch(), preset=preset, precision="bfloat16", hardware="cpu",
-        optimizer="SGD(momentum=0.9)", **options,
+        Net(WIDTH), shape, batch, preset=preset, precision=precision, hardware="cpu",
+        optimizer="SGD(momentum=0.9)",
     )  # fmt: skip
     assert isinstance(parallel, Parallel)
-    return int(parallel.plan.estimate.memory_nbytes), peaks.peaks_of(parallel, batch(), 1e-3)
+    return int(parallel.plan.estimate.memory_nbytes), peaks.peaks_of(parallel, batch, 1e-3)

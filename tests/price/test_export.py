@@ -54,6 +54,16 @@ TOLD = {
 """What a tool is told elsewhere than in the file: by its launcher, or by the program."""
 
 
+def test_a_dtype_of_reductions_is_said() -> None:
+    """No configuration states that gradients are reduced in the precision of the step."""
+    for precision, expected in (("bfloat16/bfloat16", True), ("bfloat16", False)):
+        found = configuration_of(priced("llama", 2, configuration(dp=2, precision=precision)).plan)
+        assert found.configuration.precision == "bfloat16"
+        assert (
+            any("does not state a dtype of reductions" in said for said in found.said) == expected
+        )
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", daily(CASES, ["fsdp", "unequal", "context"]))
 def test_a_plan_is_described_by_what_it_was_made_of(name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from autopar.errors import InputError
 from autopar.request import presets
-from autopar.request.configurations import megatron_layout
+from autopar.request.configurations import megatron_layout, torchtitan
 from autopar.request.configurations.configuration import Configuration
 from autopar.request.configurations.exchanged import Read, Written
 from autopar.request.configurations.requested import requested
@@ -417,3 +417,12 @@ def test_a_tool_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "a.mine").write_text("4")
     assert read_file(tmp_path / "a.mine").configuration.tp == 4
     assert TOOLS.named("mine").write(Configuration(tp=3), 8).text == "3"
+
+
+@pytest.mark.parametrize(("dtype", "said"), [("bfloat16", True), ("float32", False)])
+def test_torchtitans_dtype_of_reductions_is_said(dtype: str, said: bool) -> None:
+    found = torchtitan.read(f'[training]\nmixed_precision_reduce = "{dtype}"\n', "run.toml")
+    assert (
+        any("mixed_precision_reduce = 'bfloat16' is left out" in each for each in found.said)
+        == said
+    )

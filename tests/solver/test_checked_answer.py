@@ -32,6 +32,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "cheap": (replace(RIGHT, seconds=0.5), "its states cost 2 s, not 0.5 s"),
     "small": (replace(RIGHT, nbytes=1.0), "its states take 8 bytes, not 1"),
     "bound": (replace(RIGHT, bound_s=2.5), "its lower bound, 2.5 s, is above its cost, 2 s"),
+    "a little cheap": (replace(RIGHT, seconds=2.0 - 1e-8), "its states cost 2 s, not 1.99999999 s"),
     "cost": (replace(RIGHT, seconds=float("nan")), "its states cost 2 s, not nan s"),
 }
 
@@ -58,6 +59,17 @@ def test_an_answer_above_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         solved(7.0)
     with pytest.raises(PlanError, match="it takes 8 bytes at time 0; the limit is 7"):
         solved(Limit(7.0, time=0))
+
+
+def test_nanoseconds_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of real graphs are microseconds: what is off by one in ten is not rounding."""
+    variable = Variable("a", np.array([1e-8, 2e-8]), np.zeros(2))
+    problem = Problem((variable,), ())
+    for wrong in ({"seconds": 0.9e-8, "bound_s": 0.0}, {"bound_s": 1.1e-8}):
+        given = replace(Assignment((0,), 1e-8, 0.0, 1e-8, "none"), **wrong)  # type: ignore[arg-type]
+        monkeypatch.setattr(SOLVERS, "_known", {"mine": lambda *_, given=given: given})
+        with pytest.raises(PlanError, match="is wrong: its"):
+            solve_with("mine", problem)
 
 
 def test_a_solver_is_a_function() -> None:

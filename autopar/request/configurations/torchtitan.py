@@ -60,10 +60,11 @@ PARTS = "parallelism.module_fqns_per_model_part"
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
 OPTIMIZER, IMPLEMENTATION = "optimizer.name", "optimizer.implementation"
 PRECISION, CONVERTERS = "training.mixed_precision_param", "model.converters"
+REDUCTION = "training.mixed_precision_reduce"
 KNOWN = frozenset((
     *(place for places in PLACES.values() for place in places),
     *REPLICATE, *SHARD, *LOCAL, *SCHEDULE, GLOBAL, RESHARD, MICROBATCH, PARTS, MODE, OPTION, PRECISION,
-    "training.mixed_precision_reduce", "parallelism.disable_loss_parallel",
+    REDUCTION, "parallelism.disable_loss_parallel",
     "parallelism.enable_loss_parallel", "parallelism.context_parallel_rotate_method",
     "validation.local_batch_size",
 ))  # fmt: skip
@@ -115,6 +116,10 @@ def read(text: str, source: str) -> Read:
         said.append(
             f"{CONVERTERS} = {content[CONVERTERS]!r} is left out: products and gathers are priced in "
             "the precision of the other operators."
+        )
+    if content.get(REDUCTION, "float32") != "float32":
+        said.append(
+            f"{REDUCTION} = {content[REDUCTION]!r} is left out: gradients are reduced in float32."
         )
     others = [pair for pair in content.items() if not pair[0].startswith(QUANTISED)]
     return Read(configuration, (*said, *left_out(others, KNOWN, REASONS)))
